@@ -1,0 +1,97 @@
+"""Errors, classified by what the caller may do next.
+
+::
+
+    RelevoError
+    ├── RefusedError            the data given cannot become a message (exit 1); says where in the data
+    │   └── TooLargeError
+    ├── MisuseError             the API was used in a way that would lose an event or a promise (exit 1)
+    │   ├── NotInTransactionError
+    │   └── ForgottenAwaitError
+    ├── ConfigError             settings, URLs, extras, handlers (exit 78)
+    │   └── MissingExtraError
+    ├── SchemaError             tables missing, older, newer than allowed, or forbidden to us (exit 78)
+    ├── UnreachableError        a database or broker does not answer (exit 69)
+    ├── LostOwnershipError      a lease or an epoch is gone; what was done is with the new owner (exit 75)
+    └── CheckFailedError        a check found a problem (exit 3)
+
+A message says what happened and what to do. None carries a password: URLs go through ``relevo.settings.redact``.
+"""
+
+from __future__ import annotations
+
+
+class RelevoError(Exception):
+    """Something failed in Relevo."""
+
+    exit_code = 1
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or type(self).__doc__)
+
+
+class RefusedError(RelevoError):
+    """The data cannot become a message."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+
+
+class TooLargeError(RefusedError):
+    """The message is larger than the limit; raise the limit where the broker allows it, or carry less."""
+
+
+class MisuseError(RelevoError):
+    """The API was used in a way that would break a promise."""
+
+
+class NotInTransactionError(MisuseError):
+    """The driver would commit the outbox row by itself, apart from your data. Open a transaction first, or pass
+    allow_autocommit=True to Outbox if that is what you mean."""
+
+
+class ForgottenAwaitError(MisuseError):
+    """An outbox.add() on an async handle was not awaited: the event would be lost. Write `await outbox.add(...)`."""
+
+
+class ConfigError(RelevoError):
+    """The configuration is wrong."""
+
+    exit_code = 78
+
+
+class MissingExtraError(ConfigError):
+    """An optional dependency is missing."""
+
+    def __init__(self, module: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package {module!r}. Install it with: pip install 'relevo[{extra}]'")
+        self.extra = extra
+
+
+class SchemaError(RelevoError):
+    """Relevo's tables are missing or do not fit this version. Run: relevo migrate"""
+
+    exit_code = 78
+
+
+class UnreachableError(RelevoError):
+    """A database or broker does not answer."""
+
+    exit_code = 69
+
+
+class LostOwnershipError(RelevoError):
+    """A lane or partition belongs to somebody else by now; its new owner goes on from what was settled."""
+
+    exit_code = 75
+
+
+class CheckFailedError(RelevoError):
+    """A check found a problem."""
+
+    exit_code = 3
+
+
+class ForgottenAwaitWarning(RuntimeWarning):
+    """An outbox.add() on an async handle was never awaited, so its event was NOT written."""

@@ -1,0 +1,64 @@
+"""Policies: what a team chose to do about failures. Plain values, read by ``relevo.decide``."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from relevo.errors import ConfigError
+
+OnRejected = Literal["park", "block", "skip"]
+Order = Literal["key", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential backoff with full jitter between half and whole of each step.
+
+    ``attempts``: runs in all before the key parks. ``base``, ``cap``: first and longest delay. Half of the delay is
+    fixed and half random: retries of many keys spread, and none comes at once (AWS Architecture Blog, "Exponential
+    Backoff and Jitter", calls this equal jitter).
+    """
+
+    attempts: int = 8
+    base: timedelta = timedelta(milliseconds=200)
+    factor: float = 2.0
+    cap: timedelta = timedelta(minutes=5)
+    jitter: bool = True
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.base <= timedelta(0) or self.factor < 1 or self.cap < self.base:
+            raise ConfigError(
+                "Backoff wants attempts of at least 1, a base above 0, a factor of at least 1 and a cap not below the base"
+            )
+
+    def delay_s(self, attempt: int, rng: random.Random | None = None) -> float:
+        """Seconds to wait after failed attempt number ``attempt`` (1 for the first)."""
+        exponent = min(attempt - 1, 64)
+        delay = min(self.base.total_seconds() * self.factor**exponent, self.cap.total_seconds())
+        if not self.jitter:
+            return delay
+        return delay / 2 + (rng or _rng).random() * delay / 2
+
+
+_rng = random.Random()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How one handler (or one destination) wants failures treated.
+
+    ``inline_retry_s``: a shorter delay is waited in place, a longer one as *waiting* in the held table, so that a slow
+    retry never blocks a partition's prefix. ``order="none"`` holds the one message only.
+    """
+
+    retry: Backoff = field(default_factory=Backoff)
+    on_rejected: OnRejected = "park"
+    order: Order = "key"
+    inline_retry_s: float = 2.0
+
+
+PROBE_BACKOFF = Backoff(attempts=1, base=timedelta(milliseconds=100), cap=timedelta(seconds=5))
+"""Between probes of an unavailable destination or database; ``attempts`` does not matter there."""

@@ -1,0 +1,136 @@
+"""The broker port: a publisher for the relay, a subscription for the consumer. One conformance suite defines correct:
+``relevo.testing.BrokerConformance``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from relevo.message import Message
+from relevo.outcome import PublishOutcome
+
+
+class BrokerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker can do, as data. Code and docs read it; nobody asks for a broker's name."""
+
+    prefix_safe: bool
+    """If one message of a key is not accepted, none of that key handed over after it is. Where this is false the relay
+    keeps one unconfirmed message per key."""
+    ordered_by_key: bool
+    keeps_history: bool
+    """Positions can be read again after they were settled."""
+    message_bytes_max: int | None
+    """The broker's own default limit for payload, key and headers; ``None`` where it is the topic's."""
+    across_machines: bool
+
+
+class Publisher(Protocol):
+    """Hands messages to one broker.
+
+    Used by one relay, from one event loop; ``publish`` may be called again while an earlier call is under way, and
+    messages of a later call never overtake those of an earlier one within their key. Nothing is stored here: what was
+    not confirmed is unconfirmed.
+    """
+
+    @property
+    def capabilities(self) -> BrokerCapabilities: ...
+
+    async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+        """Hand over ``messages`` in order and wait until each has an outcome.
+
+        Returns the outcomes by index; **an index that is missing was accepted** (durably, as the broker defines it), so
+        that a batch that went well costs no object per message. Order per (topic, key) is the order given, and the call
+        is prefix-safe if the capability says so: then an index is never accepted when an earlier one of the same topic
+        and key was not. Never raises for a message or an outage, only for misuse; cancellation makes what was under way
+        *unconfirmed*.
+        """
+
+    async def probe(self, topic: str) -> PublishOutcome:
+        """Can this destination take messages now? ``Accepted``, ``Unavailable``, or ``Rejected`` (no such topic, not
+        authorised). Sends no message. At most a few seconds."""
+
+    async def aclose(self) -> None:
+        """Wait a bounded time for what is under way, then let go. Idempotent."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One message as it arrived at one consumer. ``shard`` and ``position`` say where it stood: order within a shard is
+    the order of positions. ``generation`` changes when the shard is assigned anew; a stale one can no longer settle."""
+
+    message: Message
+    shard: str
+    position: int
+    generation: int
+    redelivered: bool | None = None
+    """``None`` where the broker does not tell."""
+    malformed: str | None = None
+    """Why the broker's own framing could not be read, if so; the bytes are in ``message.payload``."""
+
+
+class Subscription(Protocol):
+    """Messages of some topics for one named consumer. Used by one process, from one event loop.
+
+    Delivery is at least once. Messages of a key come in order, and a redelivery starts at an unsettled one and repeats
+    what came after it.
+    """
+
+    async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
+        """Up to ``max_messages`` deliveries, fewer or none after ``timeout_s``; never waits for a full batch.
+
+        Raises ``UnreachableError`` when the broker does not answer, ``ConfigError`` for an unknown topic; the caller
+        may call again after either.
+        """
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        """These are done. Any order; a log commits the contiguous prefix of each shard, soon but not at once. Deliveries
+        of a shard that was taken away are ignored: its new owner goes on from what was settled."""
+
+    async def flush(self) -> None:
+        """Make what was settled durable at the broker now."""
+
+    async def hand_back(self, deliveries: Sequence[Delivery]) -> None:
+        """These were not worked on; they come again, here or elsewhere, soon."""
+
+    def pause(self) -> None:
+        """Fetch no more until ``resume``, without losing shards. Back-pressure."""
+
+    def resume(self) -> None: ...
+
+    def owns(self, delivery: Delivery) -> bool:
+        """Whether ``settle`` would still count for it."""
+
+    def on_revoke(self, callback: Callable[[Sequence[str]], Awaitable[None]]) -> None:
+        """Call and await ``callback`` with the shards about to be taken away, before they are: finish and settle what is
+        in flight there. Bounded by the broker's own rebalance time-out."""
+
+    async def lag(self) -> Mapping[str, int]:
+        """Messages not yet settled, by shard, for the shards owned now."""
+
+    async def aclose(self) -> None:
+        """Commit what is settled and leave the group, so that others take over at once. Idempotent."""
+
+
+class Broker(Protocol):
+    """A broker by its URL. Construction connects to nothing."""
+
+    @property
+    def capabilities(self) -> BrokerCapabilities: ...
+
+    @property
+    def url(self) -> str:
+        """For messages: without credentials."""
+
+    async def publisher(self, *, source: str) -> Publisher:
+        """A publisher; ``source`` is the CloudEvents source of what it sends."""
+
+    async def subscribe(self, consumer: str, topics: Sequence[str], *, from_start: bool = True) -> Subscription:
+        """Join the group ``consumer`` on ``topics``. A new group begins at the oldest message unless ``from_start`` is
+        false."""
+
+    async def ensure_topics(self, topics: Sequence[str]) -> Sequence[str]:
+        """Create the topics that are missing, for development, demo and tests; returns those created."""
+
+    async def check(self) -> None:
+        """Raise ``UnreachableError`` or ``ConfigError`` in plain words if this broker cannot be used."""

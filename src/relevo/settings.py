@@ -1,0 +1,251 @@
+"""Settings: one tree of plain values from ``relevo.toml``, the environment (``RELEVO_…``) and arguments, in that order
+of growing precedence. The same names everywhere; an unknown one is an error that names the nearest known one.
+
+``RELEVO_DATABASE_URL`` is ``[database] url``; ``RELEVO_RELAY_BATCH_MAX`` is ``[relay] batch_max``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from relevo.errors import ConfigError
+from relevo.message import MESSAGE_BYTES_MAX
+
+FILE_NAME = "relevo.toml"
+
+
+class DatabaseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Where the outbox, inbox and bookkeeping live."""
+
+    url: str = "sqlite:///relevo.db"
+    schema: str | None = None
+    prefix: str = "relevo_"
+    prepared_statements: bool = True
+
+    def __repr__(self) -> str:
+        return f"DatabaseSettings(url={redact(self.url)!r}, schema={self.schema!r}, prefix={self.prefix!r})"
+
+
+class BrokerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The broker, and options passed to its client as they are (``[broker.options]``)."""
+
+    url: str = "embedded:relevo-broker.db"
+    options: dict[str, str | int | float | bool] = {}
+
+    def __repr__(self) -> str:
+        return f"BrokerSettings(url={redact(self.url)!r}, options=<{len(self.options)}>)"
+
+
+class RelaySettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The relay process. Durations in seconds."""
+
+    source: Literal["mark", "log", "wal"] = "mark"
+    batch_max: int = 2000
+    batch_bytes_max: int = 8_000_000
+    lease_s: float = 15.0
+    send_timeout_s: float = 5.0
+    poll_min_s: float = 0.01
+    poll_max_s: float = 0.5
+    stop_timeout_s: float = 20.0
+
+
+class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Consumer processes. Durations in seconds."""
+
+    in_flight_max: int = 64
+    batch_max: int = 100
+    threads: int = 8
+    lease_s: float = 15.0
+    inbox_window_s: float = 7 * 86_400.0
+    stop_timeout_s: float = 20.0
+
+
+class DestinationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a topic wants when its broker rejects a message."""
+
+    on_rejected: Literal["park", "block", "skip"] = "park"
+
+
+class HealthSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Liveness and readiness over HTTP; ``port`` 0 switches it off."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+class LogSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Everything that can be set. ``service`` names the CloudEvents source, ``urn:relevo:<service>``."""
+
+    service: str = "app"
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    database: DatabaseSettings = msgspec.field(default_factory=DatabaseSettings)
+    broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
+    relay: RelaySettings = msgspec.field(default_factory=RelaySettings)
+    consumer: ConsumerSettings = msgspec.field(default_factory=ConsumerSettings)
+    destinations: dict[str, DestinationSettings] = {}
+    health: HealthSettings = msgspec.field(default_factory=HealthSettings)
+    log: LogSettings = msgspec.field(default_factory=LogSettings)
+
+    @property
+    def source_uri(self) -> str:
+        return f"urn:relevo:{self.service}"
+
+
+_SECTIONS: Mapping[str, type[msgspec.Struct]] = {
+    "database": DatabaseSettings,
+    "broker": BrokerSettings,
+    "relay": RelaySettings,
+    "consumer": ConsumerSettings,
+    "health": HealthSettings,
+    "log": LogSettings,
+}
+_FREE_TABLES = {("broker", "options")}
+
+
+def load(
+    path: str | Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Settings from file, environment and ``overrides`` (dotted names: ``{"relay.lease_s": 2.0}``).
+
+    ``path``: ``None`` reads ``$RELEVO_CONFIG`` or ``relevo.toml`` in the working directory if there is one. Raises
+    ``ConfigError`` naming the file and the setting.
+    """
+    environ = os.environ if environ is None else environ
+    if path is None:
+        path = environ.get("RELEVO_CONFIG") or (FILE_NAME if Path(FILE_NAME).exists() else None)
+    tree: dict[str, Any] = {}
+    where = "the settings"
+    if path is not None:
+        where = str(path)
+        tree = _read(Path(path))
+        _check_names(tree, where)
+    for name, value in _from_environment(environ).items():
+        _put(tree, name, value)
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            _put(tree, name.split("."), value)
+    try:
+        settings = msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return check(settings, where)
+
+
+def check(settings: Settings, where: str = "the settings") -> Settings:
+    """Return ``settings`` if the values fit together; raise ``ConfigError`` if not."""
+    relay = settings.relay
+    problems = [
+        (relay.batch_max < 1, "relay.batch_max must be at least 1"),
+        (relay.lease_s <= 0, "relay.lease_s must be above 0"),
+        (
+            relay.send_timeout_s >= relay.lease_s,
+            "relay.send_timeout_s must be below relay.lease_s: a relay stops sending that long before its lease ends",
+        ),
+        (
+            not 0 < relay.poll_min_s <= relay.poll_max_s,
+            "relay.poll_min_s must be above 0 and not above poll_max_s",
+        ),
+        (settings.consumer.in_flight_max < 1, "consumer.in_flight_max must be at least 1"),
+        (settings.consumer.threads < 1, "consumer.threads must be at least 1"),
+        (settings.consumer.lease_s <= 0, "consumer.lease_s must be above 0"),
+    ]
+    for bad, message in problems:
+        if bad:
+            raise ConfigError(f"{where}: {message}")
+    return settings
+
+
+_PASSWORD = re.compile(r"(?i)(password|passwd|pwd|secret|token|key)=([^&\s]+)")
+
+
+def redact(url: str) -> str:
+    """``url`` fit for logs: user kept, password and secret-looking query values replaced by ``***``."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc
+    except ValueError:
+        return "<unreadable URL>"
+    if "@" in host:
+        user, _, place = host.rpartition("@")
+        host = f"{user.partition(':')[0]}:***@{place}" if ":" in user else f"{user}@{place}"
+        url = urlunsplit(parts._replace(netloc=host))
+    return _PASSWORD.sub(r"\1=***", url)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file. `relevo init` writes one") from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _check_names(tree: Mapping[str, Any], where: str) -> None:
+    _check_table(tree, Settings, "", where)
+    for name, section in _SECTIONS.items():
+        if isinstance(tree.get(name), dict):
+            _check_table(tree[name], section, f"{name}.", where)
+    destinations = tree.get("destinations")
+    for topic, table in destinations.items() if isinstance(destinations, dict) else ():
+        if isinstance(table, dict):
+            _check_table(table, DestinationSettings, f'destinations."{topic}".', where)
+
+
+def _check_table(table: Mapping[str, Any], struct: type[msgspec.Struct], prefix: str, where: str) -> None:
+    for name in table:
+        if name not in struct.__struct_fields__:
+            raise ConfigError(
+                _unknown(f"{prefix}{name}", [f"{prefix}{known}" for known in struct.__struct_fields__], where)
+            )
+
+
+def _unknown(name: str, known: list[str], where: str) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(sorted(known))}"
+    return f"{where}: unknown setting {name!r}{hint}"
+
+
+_IGNORED = {"RELEVO_CONFIG", "RELEVO_PROBE", "RELEVO_DEBUG", "RELEVO_REQUIRE_SERVICES"}
+_IGNORED_PREFIXES = ("RELEVO_TEST_", "RELEVO_SERVICES_", "RELEVO_DEMO_", "RELEVO_BENCH_")
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], str]:
+    found: dict[tuple[str, ...], str] = {}
+    known = {f"RELEVO_{name.upper()}": (name,) for name in ("service", "message_bytes_max")}
+    for section, struct in _SECTIONS.items():
+        for name in struct.__struct_fields__:
+            if (section, name) not in _FREE_TABLES:
+                known[f"RELEVO_{section.upper()}_{name.upper()}"] = (section, name)
+    for variable, value in environ.items():
+        if not variable.startswith("RELEVO_") or variable in _IGNORED or variable.startswith(_IGNORED_PREFIXES):
+            continue
+        if variable not in known:
+            raise ConfigError(_unknown(variable, list(known), "the environment"))
+        found[known[variable]] = value
+    return found
+
+
+def _put(tree: dict[str, Any], name: Any, value: Any) -> None:
+    *sections, last = name
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[last] = value

@@ -1,0 +1,116 @@
+"""On the wire: CloudEvents 1.0 in binary content mode, as headers (the Kafka protocol binding's names, ``ce_…``).
+
+``encode`` gives what a broker carries beside the payload; ``decode`` makes a ``Message`` of what arrived, ours or a
+stranger's. Pure. Extension attributes: ``ce_kind`` and ``ce_schemaversion`` when not the default, ``ce_aggregatetype``,
+``ce_aggregateid``, ``ce_aggregateversion``. Everything else in ``Message.headers`` (``traceparent``, correlation and
+causation ids, the user's own) travels under its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from relevo.ids import foreign_id
+from relevo.message import JSON, Kind, Message
+
+Headers = Sequence[tuple[str, bytes]]
+
+_SPEC = ("ce_specversion", b"1.0")
+_CONTENT_TYPES: dict[str, tuple[str, bytes]] = {JSON: ("content-type", JSON.encode())}
+
+
+def encode(message: Message, source: bytes) -> list[tuple[str, bytes]]:
+    """Headers for ``message``; ``source`` is the CloudEvents source (``urn:relevo:shop``), encoded once by the caller."""
+    content_type = message.content_type
+    headers = [
+        _SPEC,
+        ("ce_id", str(message.event_id).encode()),
+        ("ce_source", source),
+        ("ce_type", message.type.encode()),
+        ("ce_time", message.created_at.isoformat().encode()),
+        _CONTENT_TYPES.get(content_type) or ("content-type", content_type.encode()),
+    ]
+    if message.kind != "event":
+        headers.append(("ce_kind", message.kind.encode()))
+    if message.schema_version != 1:
+        headers.append(("ce_schemaversion", str(message.schema_version).encode()))
+    if message.aggregate_type is not None:
+        headers.append(("ce_aggregatetype", message.aggregate_type.encode()))
+    if message.aggregate_id is not None:
+        headers.append(("ce_aggregateid", message.aggregate_id.encode()))
+    if message.aggregate_version is not None:
+        headers.append(("ce_aggregateversion", str(message.aggregate_version).encode()))
+    if message.headers:
+        headers.extend((name, value.encode()) for name, value in message.headers.items())
+    return headers
+
+
+def decode(
+    topic: str,
+    key: bytes | None,
+    payload: bytes | None,
+    headers: Headers,
+    *,
+    arrived_at: datetime,
+    shard: str,
+    position: int,
+) -> Message:
+    """The message that arrived. Never raises for a stranger's message: what is missing or malformed gets a default.
+
+    The id is ``ce_id`` when that is a UUID; else a UUIDv5 of source and id; else one of topic, shard and position, so
+    that a redelivery has the same id. A missing type is ``""``, which no handler can be declared for.
+    """
+    attributes: dict[str, str] = {}
+    others: dict[str, str] = {}
+    content_type = JSON
+    for name, raw in headers:
+        value = raw.decode("utf-8", "replace") if raw is not None else ""
+        lower = name.lower()
+        if lower.startswith("ce_"):
+            attributes[lower[3:]] = value
+        elif lower == "content-type":
+            content_type = value
+        else:
+            others[name] = value
+    kind: Kind = "command" if attributes.get("kind") == "command" else "event"
+    return Message(
+        event_id=_event_id(attributes, topic, shard, position),
+        type=attributes.get("type", ""),
+        topic=topic,
+        payload=payload,
+        created_at=_time(attributes.get("time"), arrived_at),
+        kind=kind,
+        schema_version=_integer(attributes.get("schemaversion")) or 1,
+        key=key,
+        content_type=content_type,
+        headers=others,
+        aggregate_type=attributes.get("aggregatetype"),
+        aggregate_id=attributes.get("aggregateid"),
+        aggregate_version=_integer(attributes.get("aggregateversion")),
+    )
+
+
+def _event_id(attributes: dict[str, str], topic: str, shard: str, position: int) -> UUID:
+    given = attributes.get("id")
+    if not given:
+        return foreign_id("position", topic, shard, str(position))
+    try:
+        return UUID(given)
+    except ValueError:
+        return foreign_id("cloudevents", attributes.get("source", ""), given)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _time(text: str | None, default: datetime) -> datetime:
+    if text is None:
+        return default
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        return default
+    return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
