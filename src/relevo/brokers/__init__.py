@@ -1,0 +1,55 @@
+"""Brokers by URL. An adapter is one folder; it is imported when its scheme is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Final, cast
+
+from relevo.errors import ConfigError
+from relevo.ports.broker import Broker, BrokerCapabilities
+from relevo.settings import redact
+
+Options = Mapping[str, str | int | float | bool]
+
+ADAPTERS: Final[Mapping[str, str]] = {
+    "embedded": "relevo.brokers.embedded",
+    "kafka": "relevo.brokers.kafka",
+}
+"""Scheme to package. The package has ``NAME``, ``CAPABILITIES`` and ``open_broker(url, options)``; importing it loads
+no third-party client."""
+
+
+def broker_for(url: str, options: Options | None = None) -> Broker:
+    """The broker at ``url``; connects to nothing. Raises ``ConfigError`` for an unknown scheme or option,
+    ``MissingExtraError`` when the broker's client is not installed."""
+    scheme, colon, _ = url.partition(":")
+    package = ADAPTERS.get(scheme)
+    if package is None or not colon:
+        known = ", ".join(f"{name}:" for name in sorted(ADAPTERS))
+        raise ConfigError(f"broker.url {redact(url)!r} has no scheme Relevo knows; known are {known}")
+    adapter = importlib.import_module(package)
+    return cast(Broker, adapter.open_broker(url, dict(options or {})))
+
+
+def capabilities_table() -> str:
+    """A Markdown table of what each broker can do, from the adapters' own data."""
+    adapters = [importlib.import_module(package) for package in ADAPTERS.values()]
+    rows = [
+        "| capability | " + " | ".join(adapter.NAME for adapter in adapters) + " |",
+        "|---|" + "---|" * len(adapters),
+    ]
+    for field in BrokerCapabilities.__struct_fields__:
+        values = (_cell(getattr(adapter.CAPABILITIES, field)) for adapter in adapters)
+        rows.append(f"| `{field}` | " + " | ".join(values) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _cell(value: bool | int | None) -> str:
+    match value:
+        case None:
+            return "the topic's own"
+        case bool():
+            return "yes" if value else "no"
+        case _:
+            return f"{value:,}"

@@ -1,0 +1,49 @@
+"""``[broker.options]`` of the embedded broker."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from relevo.errors import ConfigError
+from relevo.message import MESSAGE_BYTES_MAX
+
+
+class EmbeddedOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Durations in seconds."""
+
+    partitions: int = 4
+    """Of topics created from now on."""
+    auto_create: bool = True
+    """Create a topic when it is first published or subscribed to: this is the broker that needs no set-up."""
+    lease_s: float = 10.0
+    """A member that was silent for so long loses its shards."""
+    retention_s: float = 7 * 86_400.0
+    """Records older than this go once every group has settled them; 0 keeps them for ever."""
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    busy_timeout_s: float = 5.0
+    """How long to wait for another process's write."""
+
+
+def parse(options: Mapping[str, Any]) -> EmbeddedOptions:
+    """The options; raises ``ConfigError`` naming the nearest known one, or what is wrong with a value."""
+    known = EmbeddedOptions.__struct_fields__
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
+            raise ConfigError(f"broker.options: the embedded broker has no option {name!r}{hint}")
+    try:
+        parsed = msgspec.convert(dict(options), EmbeddedOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"broker.options: {error}") from None
+    if not 1 <= parsed.partitions <= 1024:
+        raise ConfigError("broker.options: partitions must be between 1 and 1024")
+    if parsed.lease_s <= 0 or parsed.retention_s < 0 or parsed.message_bytes_max < 1 or parsed.busy_timeout_s <= 0:
+        raise ConfigError(
+            "broker.options: lease_s, busy_timeout_s and message_bytes_max must be above 0, retention_s not below"
+        )
+    return parsed

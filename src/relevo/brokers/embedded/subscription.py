@@ -1,0 +1,271 @@
+"""Reading from the embedded broker as one member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+from uuid import uuid4
+
+from relevo.brokers.embedded import groups, topics
+from relevo.brokers.embedded.file import BrokerFile, writing
+from relevo.brokers.embedded.options import EmbeddedOptions
+from relevo.brokers.embedded.shard import Shard
+from relevo.errors import ConfigError, MisuseError, RelevoError
+from relevo.ports.broker import Delivery
+
+log = logging.getLogger("relevo.brokers.embedded")
+
+COMMIT_EVERY_S: Final = 0.25
+FETCH_BYTES_MAX: Final = 16_000_000
+"""Payload bytes after which a take ends early."""
+
+Revoked = Callable[[Sequence[str]], Awaitable[None]]
+
+
+class EmbeddedSubscription:
+    """The ``Subscription`` port. A task renews the lease; a loop that is blocked for longer than ``lease_s`` loses its
+    shards, and what it settles afterwards is refused by their generation."""
+
+    def __init__(
+        self,
+        file: BrokerFile,
+        options: EmbeddedOptions,
+        group: str,
+        wanted: Sequence[str],
+        from_start: bool,
+    ) -> None:
+        self._file = file
+        self._options = options
+        self._group = group
+        self._topics = list(dict.fromkeys(wanted))
+        self._from_start = from_start
+        self._member = uuid4().hex
+        self._shards: dict[str, Shard] = {}
+        self._missing: Sequence[str] = self._topics
+        self._epoch = -1
+        self._paused = False
+        self._closed = False
+        self._revoked: Revoked | None = None
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()  # something may be there to take
+        self._due = asyncio.Event()  # the keeper should look at the group now
+        self._looking = asyncio.Lock()
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Join the group."""
+        if self._options.auto_create:
+            await self._file.run(self._create_topics)
+        await self._look()
+        self._keeper = asyncio.create_task(self._keep(), name=f"relevo-embedded-{self._group}")
+
+    async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
+        if self._closed:
+            raise MisuseError("this subscription is closed")
+        deadline = self._loop.time() + timeout_s
+        while not self._closed:
+            self._news.clear()
+            seen = self._file.changes
+            if self._missing:
+                await self._look()
+            if self._missing:
+                raise ConfigError(
+                    f"the topic {self._missing[0]!r} does not exist, and broker.options.auto_create is off: "
+                    "create it first"
+                )
+            if not self._paused and (deliveries := await self._fetch(max_messages)):
+                return deliveries
+            left_s = deadline - self._loop.time()
+            if left_s <= 0:
+                return []
+            with self._file.watching(self._wake, seen):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._news.wait()
+        return []
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            shard = self._shards.get(delivery.shard)
+            if shard is not None and shard.generation == delivery.generation:
+                shard.progress.settle(delivery.position)
+
+    async def flush(self) -> None:
+        await self._commit()
+
+    async def hand_back(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            shard = self._shards.get(delivery.shard)
+            if shard is not None and shard.generation == delivery.generation:
+                shard.go_back(delivery.position)
+        self._news.set()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._news.set()
+
+    def owns(self, delivery: Delivery) -> bool:
+        shard = self._shards.get(delivery.shard)
+        return shard is not None and shard.generation == delivery.generation
+
+    def on_revoke(self, callback: Revoked) -> None:
+        self._revoked = callback
+
+    async def lag(self) -> Mapping[str, int]:
+        shards = list(self._shards.values())
+
+        def read(connection: sqlite3.Connection) -> Mapping[str, int]:
+            return {shard.name: topics.ahead(connection, shard.shard_id, shard.progress.settled) for shard in shards}
+
+        return await self._file.run(read)
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._news.set()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        shards, self._shards = list(self._shards.values()), {}
+        try:
+            await self._release(shards, leave=True)
+        except RelevoError as error:
+            log.warning(
+                "left group %s without saying so (%s): its shards wait for the lease to run out, at most %.0f s, and "
+                "messages settled last are delivered again",
+                *(self._group, error, self._options.lease_s),
+            )
+        finally:
+            await self._file.release()
+
+    # -- taking ---------------------------------------------------------------------------------------------------
+
+    async def _fetch(self, max_messages: int) -> list[Delivery]:
+        shards = [shard for shard in self._shards.values() if not shard.leaving]
+        if len(shards) > 1:  # every shard is the first one at some time
+            first = self._shards.pop(next(iter(self._shards)))
+            self._shards[first.name] = first
+        starts = [(shard, shard.stamp, shard.next_position) for shard in shards]
+
+        def read(connection: sqlite3.Connection) -> tuple[int, list[tuple[Shard, int, list[topics.Row]]]]:
+            pages, count, size = [], 0, 0
+            for shard, stamp, start in starts:
+                if count >= max_messages or size >= FETCH_BYTES_MAX:
+                    break
+                rows, read_bytes = topics.read(
+                    connection, shard.shard_id, start, max_messages - count, FETCH_BYTES_MAX - size
+                )
+                count += len(rows)
+                size += read_bytes
+                pages.append((shard, stamp, rows))
+            return groups.epoch(connection, self._group), pages
+
+        epoch, pages = await self._file.run(read)
+        if epoch != self._epoch:
+            self._due.set()
+        found: list[Delivery] = []
+        for shard, stamp, rows in pages:
+            # Meanwhile it may have been revoked, or something handed back.
+            if self._shards.get(shard.name) is shard and shard.stamp == stamp and not shard.leaving:
+                found.extend(shard.deliver(rows))
+        return found
+
+    def _wake(self) -> None:
+        """From the file's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    # -- the group ------------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        look_at = self._loop.time() + self._options.lease_s / 3
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(min(COMMIT_EVERY_S, look_at - self._loop.time()), 0.001)):
+                    await self._due.wait()
+            try:
+                await self._commit()
+                if self._due.is_set() or self._loop.time() >= look_at:
+                    self._due.clear()
+                    look_at = self._loop.time() + self._options.lease_s / 3
+                    await self._look()
+            except RelevoError as error:
+                log.warning("group %s: %s. Trying again; if it lasts, others take its shards over", self._group, error)
+            except Exception:
+                log.exception("group %s: a callback or Relevo itself failed. Going on", self._group)
+
+    async def _look(self) -> None:
+        async with self._looking:
+            view = await self._file.run(
+                lambda connection: groups.look(
+                    connection,
+                    self._group,
+                    self._member,
+                    self._topics,
+                    lease_s=self._options.lease_s,
+                    from_start=self._from_start,
+                )
+            )
+            self._epoch, self._missing = view.epoch, list(view.missing)
+            owned = {shard.name: shard for shard in map(Shard, view.owned)}
+            for name, shard in list(self._shards.items()):
+                if name not in owned or owned[name].generation != shard.generation:
+                    del self._shards[name]
+                    log.warning("group %s: lost %s; its new owner goes on from what was settled", self._group, name)
+            for name, shard in owned.items():
+                self._shards.setdefault(name, shard)
+            self._file.changed()  # other members in this process look too
+            excess = [shard for shard in self._shards.values() if shard.shard_id in view.excess]
+            if excess:
+                await self._give_back(excess)
+
+    async def _give_back(self, shards: Sequence[Shard]) -> None:
+        """Let the consumer finish there, within a lease, then release."""
+        for shard in shards:
+            shard.leaving = True
+        if self._revoked is not None:
+            try:
+                async with asyncio.timeout(self._options.lease_s / 2):
+                    await self._revoked([shard.name for shard in shards])
+            except TimeoutError:
+                log.warning("group %s: work in flight did not end in time and will be repeated elsewhere", self._group)
+            except Exception:
+                log.exception("group %s: the callback for revoked shards failed", self._group)
+        for shard in shards:
+            self._shards.pop(shard.name, None)
+        await self._release(shards, leave=False)
+
+    async def _release(self, shards: Sequence[Shard], *, leave: bool) -> None:
+        positions = [(shard.shard_id, shard.generation, shard.progress.settled) for shard in shards]
+        await self._file.run(
+            lambda connection: groups.release(connection, self._group, self._member, positions, leave=leave)
+        )
+        self._file.changed()
+
+    async def _commit(self) -> None:
+        dirty = [shard for shard in self._shards.values() if shard.progress.unsaved]
+        if not dirty:
+            return
+        positions = [(shard.shard_id, shard.generation, shard.progress.settled) for shard in dirty]
+        lost = await self._file.run(lambda connection: groups.commit(connection, self._group, self._member, positions))
+        for shard, (shard_id, _, position) in zip(dirty, positions, strict=True):
+            if shard_id not in lost:
+                shard.progress.saved = max(shard.progress.saved, position)
+            elif self._shards.get(shard.name) is shard:
+                del self._shards[shard.name]
+                self._due.set()
+
+    def _create_topics(self, connection: sqlite3.Connection) -> None:
+        if all(topics.shards_of(connection, topic) for topic in self._topics):
+            return
+        with writing(connection):
+            for topic in self._topics:
+                topics.create(connection, topic, self._options.partitions)
