@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -136,8 +136,8 @@ def load(
         where = str(path)
         tree = _read(Path(path))
         _check_names(tree, where)
-    for name, value in _from_environment(environ).items():
-        _put(tree, name, value)
+    for steps, text in _from_environment(environ).items():
+        _put(tree, steps, text)
     for name, value in (overrides or {}).items():
         if value is not None:
             _put(tree, name.split("."), value)
@@ -230,7 +230,9 @@ _IGNORED_PREFIXES = ("RELEVO_TEST_", "RELEVO_SERVICES_", "RELEVO_DEMO_", "RELEVO
 
 def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], str]:
     found: dict[tuple[str, ...], str] = {}
-    known = {f"RELEVO_{name.upper()}": (name,) for name in ("service", "message_bytes_max")}
+    known: dict[str, tuple[str, ...]] = {
+        f"RELEVO_{name.upper()}": (name,) for name in ("service", "message_bytes_max")
+    }
     for section, struct in _SECTIONS.items():
         for name in struct.__struct_fields__:
             if (section, name) not in _FREE_TABLES:
@@ -244,7 +246,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], str]:
     return found
 
 
-def _put(tree: dict[str, Any], name: Any, value: Any) -> None:
+def _put(tree: dict[str, Any], name: Sequence[str], value: Any) -> None:
     *sections, last = name
     for section in sections:
         tree = tree.setdefault(section, {})

@@ -22,7 +22,7 @@ _CONTENT_TYPES: dict[str, tuple[str, bytes]] = {JSON: ("content-type", JSON.enco
 
 
 def encode(message: Message, source: bytes) -> list[tuple[str, bytes]]:
-    """Headers for ``message``; ``source`` is the CloudEvents source (``urn:relevo:shop``), encoded once by the caller."""
+    """Headers for ``message``; ``source`` is the CloudEvents source (``urn:relevo:shop``), encoded by the caller."""
     content_type = message.content_type
     headers = [
         _SPEC,

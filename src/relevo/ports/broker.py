@@ -84,8 +84,8 @@ class Subscription(Protocol):
         """
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
-        """These are done. Any order; a log commits the contiguous prefix of each shard, soon but not at once. Deliveries
-        of a shard that was taken away are ignored: its new owner goes on from what was settled."""
+        """These are done. Any order; a log commits the contiguous prefix of each shard, soon but not at once.
+        Deliveries of a shard that was taken away are ignored: its new owner goes on from what was settled."""
 
     async def flush(self) -> None:
         """Make what was settled durable at the broker now."""
@@ -102,8 +102,8 @@ class Subscription(Protocol):
         """Whether ``settle`` would still count for it."""
 
     def on_revoke(self, callback: Callable[[Sequence[str]], Awaitable[None]]) -> None:
-        """Call and await ``callback`` with the shards about to be taken away, before they are: finish and settle what is
-        in flight there. Bounded by the broker's own rebalance time-out."""
+        """Call and await ``callback`` with the shards about to be taken away, before they are: finish and settle what
+        is in flight there. Bounded by the broker's own rebalance time-out."""
 
     async def lag(self) -> Mapping[str, int]:
         """Messages not yet settled, by shard, for the shards owned now."""

@@ -46,8 +46,8 @@ class Disposition:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """``lost``: lanes that turned out not to be ours; nothing of theirs was settled. ``live``: (topic, held key) thought held and
-    found live; their messages are taken again."""
+    """``lost``: lanes that turned out not to be ours; nothing of theirs was settled. ``live``: (topic, held key)
+    thought held and found live; their messages are taken again."""
 
     count: int
     lost: Collection[int]

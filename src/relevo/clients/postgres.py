@@ -1,0 +1,147 @@
+"""PostgreSQL through psycopg 3: a few asynchronous connections of Relevo's own.
+
+Not ``psycopg_pool``: its ``getconn`` hides why no connection could be had behind a time-out, and the relay must know at
+once whether the server is away (wait), refuses us (say so) or is read-only (say so).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from relevo.clients.sqlstate import explain
+from relevo.errors import MissingExtraError, RelevoError, UnreachableError
+from relevo.ports.database import Dialect
+from relevo.script import Rows, Script, Statement, arun
+from relevo.settings import DatabaseSettings, redact
+from relevo.storage.catalog import Catalog, pyformat
+
+if TYPE_CHECKING:
+    import psycopg
+
+T = TypeVar("T")
+
+_SESSION_OPTIONS = "-c timezone=UTC"
+_CONNECT_TIMEOUT_S = 5
+
+
+class PostgresDatabase:
+    """The ``Database`` port on PostgreSQL 13+. Up to ``connections_max`` connections, opened when needed."""
+
+    dialect: Dialect = "postgresql"
+
+    def __init__(self, settings: DatabaseSettings, *, connections_max: int = 4) -> None:
+        try:
+            import psycopg
+        except ModuleNotFoundError as error:
+            if error.name != "psycopg":
+                raise
+            raise MissingExtraError("psycopg", "postgres", "PostgreSQL") from None
+        self._psycopg = psycopg
+        self._conninfo = settings.url.replace("postgresql+psycopg:", "postgresql:").replace(
+            "postgresql+asyncpg:", "postgresql:"
+        )
+        self._prepare = settings.prepared_statements
+        self._catalog = Catalog("postgresql", settings.schema, settings.prefix)
+        self._texts: dict[str, str] = {}
+        self._idle: list[psycopg.AsyncConnection[Any]] = []
+        self._slots = asyncio.Semaphore(connections_max)
+        self._closed = False
+        self.url = redact(settings.url)
+
+    async def run(self, script: Script[T], *, read_only: bool = False, idle_timeout_s: float | None = None) -> T:
+        async with self._connection() as connection:
+            try:
+                if read_only:
+                    return await arun(script, self._execute(connection))
+                async with connection.transaction():
+                    if idle_timeout_s is not None:
+                        await connection.execute(
+                            "select set_config('idle_in_transaction_session_timeout', %s, true)",
+                            (str(max(1, int(idle_timeout_s * 1000))),),
+                        )
+                    return await arun(script, self._execute(connection))
+            except self._psycopg.Error as error:
+                raise self._explained(error) from error
+
+    async def aclose(self) -> None:
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().close()
+
+    def _execute(self, connection: psycopg.AsyncConnection[Any]) -> Any:
+        cursor = connection.cursor(binary=True)
+
+        async def execute(statement: Statement) -> Rows:
+            text = self._texts.get(statement.name)
+            if text is None:
+                text = self._texts[statement.name] = pyformat(self._catalog.text(statement.name))
+            await cursor.execute(text, _adapted(statement.params))
+            return await cursor.fetchall() if cursor.description is not None else ()
+
+        return execute
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        async with self._slots:
+            connection = await self._take()
+            try:
+                yield connection
+            finally:
+                usable = (
+                    not self._closed
+                    and not connection.closed
+                    and connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE
+                )
+                if usable:
+                    self._idle.append(connection)
+                else:
+                    await connection.close()
+
+    async def _take(self) -> psycopg.AsyncConnection[Any]:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed:
+                return connection
+        try:
+            connection = await self._psycopg.AsyncConnection.connect(
+                self._conninfo,
+                autocommit=True,
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                application_name="relevo",
+                options=_SESSION_OPTIONS,
+            )
+        except self._psycopg.Error as error:
+            raise self._explained(error) from error
+        if not self._prepare:
+            connection.prepare_threshold = None
+        return connection
+
+    def _explained(self, error: psycopg.Error) -> Exception:
+        sqlstate = error.sqlstate
+        if sqlstate is None and isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)):
+            sqlstate = "08006"
+            # Whatever broke this connection broke its siblings too, more likely than not: start afresh.
+            idle, self._idle = self._idle, []
+            for connection in idle:
+                with contextlib.suppress(Exception):
+                    connection.pgconn.finish()
+        primary = error.diag.message_primary or str(error).splitlines()[0] if str(error) else type(error).__name__
+        return explain(sqlstate, redact(primary), self.url) or error
+
+
+def _adapted(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Lists of integers as array literals: psycopg's list dumper costs a Python call per element."""
+    return {
+        name: "{" + ",".join(map(str, value)) + "}" if type(value) is list and _integers(value) else value
+        for name, value in params.items()
+    }
+
+
+def _integers(values: list[Any]) -> bool:
+    return not values or type(values[0]) is int
+
+
+__all__ = ["PostgresDatabase", "RelevoError", "UnreachableError"]

@@ -1,0 +1,60 @@
+"""SQLSTATEs and SQLite codes in plain words: which of our own errors a driver's error is. By code, never by text."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from relevo.errors import RelevoError, SchemaError, UnreachableError
+
+_SCHEMA = {
+    "42P01": "one of Relevo's tables is missing in {where}. Run: relevo migrate",
+    "42883": "one of Relevo's functions is missing in {where}. Run: relevo migrate",
+    "42703": "one of Relevo's tables in {where} lacks a column: it is older than this version. Run: relevo migrate",
+    "3F000": "the schema does not exist in {where}. Run: relevo migrate",
+    "42501": "the role has no permission on one of Relevo's tables in {where}. "
+    "`relevo migrate --grant ROLE:NAME --sql` prints the grants that writer, relay, consumer and operator need",
+    "25006": "{where} is read-only (a standby, or default_transaction_read_only). Point Relevo at the primary",
+}
+_UNREACHABLE_CLASSES = ("08", "57P", "53")  # connection exceptions, operator intervention, insufficient resources
+_AUTHENTICATION = ("28000", "28P01", "3D000")
+
+
+def explain(sqlstate: str | None, detail: str, where: str) -> RelevoError | None:
+    """Our error for a PostgreSQL error, or ``None`` when it is not about schema or reachability.
+
+    ``detail`` is the server's own text, appended; ``where`` the redacted URL. No SQLSTATE on a driver's operational
+    error means that no server answered: pass ``"08006"`` for it.
+    """
+    if sqlstate is None:
+        return None
+    detail = detail.strip()
+    if sqlstate in _SCHEMA:
+        return SchemaError(f"{_SCHEMA[sqlstate].format(where=where)} ({sqlstate}: {detail})")
+    if sqlstate in _AUTHENTICATION:
+        return UnreachableError(f"{where} refused us: {detail} ({sqlstate}). Check user, password and database name")
+    if sqlstate.startswith(_UNREACHABLE_CLASSES):
+        return UnreachableError(f"{where} does not answer: {detail} ({sqlstate})")
+    return None
+
+
+def explain_sqlite(error: sqlite3.Error, where: str) -> RelevoError | None:
+    """Our error for an sqlite3 error, or ``None``.
+
+    ``SQLITE_ERROR`` is SQLite's only code for a missing table or column, as for a syntax error; our statements are
+    fixed, so from them it means the schema.
+    """
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return None
+    primary = code & 0xFF
+    if primary == sqlite3.SQLITE_ERROR:
+        return SchemaError(
+            f"Relevo's tables in {where} are missing or older than this version. Run: relevo migrate ({error})"
+        )
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return SchemaError(f"{where} is read-only for us ({error}). Check the rights of the file and its folder")
+    if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return UnreachableError(f"{where} cannot be opened as a database ({error}). Check the path")
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
+        return UnreachableError(f"{where} is not available ({error})")
+    return None

@@ -1,0 +1,168 @@
+"""A blocking connection that runs SQL texts as they are, for migrations and grants: an operator's act, not a hot path.
+
+A text may hold several statements and has no parameters, so that what ``relevo migrate --sql`` prints is what
+``relevo migrate`` runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from relevo.clients import dialect_of
+from relevo.clients.sqlite import connect, sqlite_path
+from relevo.clients.sqlstate import explain, explain_sqlite
+from relevo.errors import MissingExtraError, RelevoError, SchemaError
+from relevo.script import Rows
+from relevo.settings import DatabaseSettings, redact
+
+_CONNECT_TIMEOUT_S = 5
+_RIGHTS = {
+    "42501": "{}: this role lacks a right that creating Relevo's tables needs ({}). Run `relevo migrate` as a role "
+    "that may create in the schema, or hand the output of `relevo migrate --sql` to somebody who may",
+    "3F000": "{}: {}. Set database.schema to the schema that shall hold the tables; it is created if missing",
+}
+
+
+class DatabaseError(RelevoError):
+    """The database refused a statement. ``code`` is its SQLSTATE, or SQLite's result code as text."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TextSession(Protocol):
+    """One connection, one thread. Raises ``UnreachableError``, ``SchemaError`` or ``DatabaseError``."""
+
+    @property
+    def url(self) -> str:
+        """For messages: without the password."""
+
+    def execute(self, text: str) -> Rows:
+        """Run all statements of ``text``; the rows of the last one."""
+
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
+        """Begin (on SQLite as the writer), then commit, or roll back on any error."""
+
+    def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def text_session(settings: DatabaseSettings) -> Iterator[TextSession]:
+    """Connect to the configured database, and close at the end."""
+    session: TextSession
+    session = PostgresSession(settings) if dialect_of(settings.url) == "postgresql" else SqliteSession(settings)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+class PostgresSession:
+    """psycopg without parameters speaks the simple protocol, which takes several statements at once."""
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        try:
+            import psycopg
+        except ModuleNotFoundError as error:
+            if error.name != "psycopg":
+                raise
+            raise MissingExtraError("psycopg", "postgres", "PostgreSQL") from None
+        self._psycopg = psycopg
+        self.url = redact(settings.url)
+        scheme, separator, rest = settings.url.partition("://")
+        with self._explained():
+            self._connection = psycopg.connect(
+                f"{scheme.partition('+')[0]}{separator}{rest}",
+                autocommit=True,
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                application_name="relevo",
+            )
+
+    def execute(self, text: str) -> Rows:
+        with self._explained():
+            cursor = self._connection.execute(text.encode())
+            while cursor.nextset():
+                pass
+            return cursor.fetchall() if cursor.description is not None else ()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._explained(), self._connection.transaction():
+            yield
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except self._psycopg.Error as error:
+            code = error.sqlstate or (
+                "08006" if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)) else None
+            )
+            detail = redact(error.diag.message_primary or str(error).partition("\n")[0] or type(error).__name__)
+            known: RelevoError | None = SchemaError(_RIGHTS[code].format(self.url, detail)) if code in _RIGHTS else None
+            known = known or explain(code, detail, self.url)
+            raise known or DatabaseError(f"{self.url}: {detail} ({code})", str(code)) from error
+
+
+class SqliteSession:
+    """sqlite3 statement by statement: its ``executescript`` would commit the open transaction first."""
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        path = sqlite_path(settings.url)
+        self.url = f"sqlite:///{path}"
+        with self._explained():
+            self._connection = connect(path)
+
+    def execute(self, text: str) -> Rows:
+        rows: list[Any] = []
+        with self._explained():
+            for statement in sqlite_statements(text):
+                rows = self._connection.execute(statement).fetchall()
+        return rows
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._explained():
+            self._connection.execute("begin immediate")
+            try:
+                yield
+                self._connection.execute("commit")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
+                raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            known = None if code == sqlite3.SQLITE_ERROR else explain_sqlite(error, self.url)
+            raise known or DatabaseError(f"{self.url}: {error}", str(code)) from error
+
+
+def sqlite_statements(text: str) -> Iterator[str]:
+    """The single statements of ``text``; a trigger's body stays whole (``sqlite3.complete_statement`` knows)."""
+    *parts, rest = text.split(";")
+    statement = ""
+    for part in parts:
+        statement += part + ";"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if (statement + rest).strip():
+        yield statement + rest
+
+
+__all__ = ["DatabaseError", "PostgresSession", "SqliteSession", "TextSession", "sqlite_statements", "text_session"]

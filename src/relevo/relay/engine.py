@@ -1,0 +1,263 @@
+"""The relay's loop: take, publish, decide, settle.
+
+While one page is with the broker the next is read and the last is settled, each on its own connection; no transaction
+is open while the broker is waited for. A page that did not go through clean ends the overlap: what was read ahead is
+given back and read again, so that nothing of a key passes what was not accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from relevo.errors import RelevoError, UnreachableError
+from relevo.message import Message
+from relevo.policy import PROBE_BACKOFF, Policy
+from relevo.ports.broker import Publisher
+from relevo.ports.database import Database
+from relevo.ports.source import Disposition, Source, Taken
+from relevo.relay.destinations import Destinations
+from relevo.relay.dispositions import KeyName, Verdict, judge
+from relevo.relay.ownership import Ownership
+from relevo.runtime.probes import probe
+from relevo.settings import RelaySettings
+from relevo.storage import destinations as destination_scripts
+from relevo.storage import marking
+
+log = logging.getLogger("relevo.relay")
+
+
+@dataclass
+class Counters:
+    """What this process did since it started."""
+
+    published: int = 0
+    held: int = 0
+    skipped: int = 0
+    handed_back: int = 0
+    pages: int = 0
+
+
+def key_name(message: Message) -> KeyName:
+    return message.topic, marking.held_key(message)
+
+
+@dataclass
+class RelayEngine:
+    """One relay process on one event loop. ``run`` returns after ``stop`` is set and what is in flight is settled."""
+
+    database: Database
+    source: Source
+    publisher: Publisher
+    ownership: Ownership
+    settings: RelaySettings
+    policy_of: Callable[[str], Policy]
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    counters: Counters = field(default_factory=Counters)
+    unreachable: str | None = None
+    """Why the database cannot be worked with, while it cannot."""
+    _held: set[KeyName] = field(default_factory=set)
+    _assigned: int = -1
+    _ahead: asyncio.Task[Taken] | None = None
+    _settling: asyncio.Task[None] | None = None
+    _failures: int = 0
+    _again_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.destinations = Destinations(self.publisher)
+        self._idle_s = self.settings.poll_min_s
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                await self._step(stop)
+                self._failures = 0
+                self.unreachable = None
+            except UnreachableError as error:
+                await self._step_back(error, stop)
+        await self._finish()
+
+    async def _step(self, stop: asyncio.Event) -> None:
+        if self._assigned != self.ownership.version:
+            await self._reassign()
+        await self._probe_destinations()
+        taken = await self._next_page()
+        if not taken:
+            await self._settled()
+            await self._idle(stop)
+            return
+        if not self.ownership.may_send(set(taken.lanes)):
+            await self._abandon(taken)
+            await self._pause(self.settings.poll_min_s, stop)
+            return
+        probe("relay.taken")
+        self._idle_s = self.settings.poll_min_s
+        try:
+            await self._carry(taken)
+        except UnreachableError:
+            await self.source.release(taken)
+            raise
+        if self._again_s:
+            delay_s, self._again_s = self._again_s, 0.0
+            await self._pause(delay_s, stop)
+
+    async def _carry(self, taken: Taken) -> None:
+        """Publish one page and settle it, or start to."""
+        behind = {
+            index: name
+            for index, message in enumerate(taken.messages)
+            if self._held and (name := key_name(message)) in self._held
+        }
+        indexes = [index for index in range(len(taken)) if index not in behind] if behind else range(len(taken))
+        messages = [taken.messages[index] for index in indexes] if behind else taken.messages
+        if not taken.exhausted:
+            self._read_ahead()
+        probe("relay.sending")
+        outcomes = await self.publisher.publish(messages) if messages else {}
+        probe("relay.confirmed")
+        if behind:
+            outcomes = {indexes[position]: outcome for position, outcome in outcomes.items()}
+        self.counters.pages += 1
+        verdict = judge(taken, behind, outcomes, self.policy_of, key_name)
+        await self._settled()  # in order: this page after the last one
+        if not verdict.dispositions:
+            self._settling = asyncio.create_task(self._settle(taken, {}))
+            return
+        self._held |= verdict.held
+        self._pause_destinations(verdict)
+        await self._give_back_ahead()
+        await self._settle(taken, verdict.dispositions)
+        await self._tell_destinations(verdict)
+
+    async def _settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> None:
+        settled = await self.source.settle(taken, dispositions)
+        actions = [disposition.action for disposition in dispositions.values()]
+        back = actions.count("back")
+        self.counters.handed_back += back
+        self.counters.held += actions.count("hold") + actions.count("behind")
+        self.counters.skipped += actions.count("skip")
+        self.counters.published += max(0, settled.count - (len(actions) - back))
+        self._held -= set(settled.live)
+        if settled.lost:
+            self.ownership.lose(settled.lost)
+        probe("relay.settled")
+
+    async def _next_page(self) -> Taken:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            return await ahead
+        return await self._take()
+
+    async def _take(self) -> Taken:
+        return await self.source.take(
+            self.settings.batch_max,
+            self.settings.batch_bytes_max,
+            without_topics=list(self.destinations.topics()),
+        )
+
+    def _read_ahead(self) -> None:
+        self._ahead = asyncio.create_task(self._take())
+
+    async def _settled(self) -> None:
+        """Wait until the page that is being settled is."""
+        settling, self._settling = self._settling, None
+        if settling is not None:
+            await settling
+
+    async def _give_back_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            with contextlib.suppress(UnreachableError):
+                await self.source.release(await ahead)
+
+    async def _abandon(self, taken: Taken) -> None:
+        """Give a page back unsent: our lease is too short for it, or the lanes are somebody else's."""
+        await self._settled()
+        await self._give_back_ahead()
+        await self.source.release(taken)
+
+    async def _reassign(self) -> None:
+        """Follow a change of lanes: nothing may be in flight, then give back what others should have, then read on."""
+        await self._settled()
+        await self._give_back_ahead()
+        version = self.ownership.version
+        if self.ownership.leaving:
+            await self.ownership.release()
+            version = self.ownership.version
+        lanes = self.ownership.working()
+        # After the acquisition committed, so that nothing the last owner held is missed (HARD 1).
+        self._held = await self.database.run(marking.load_held(lanes, self.ownership.lane_count), read_only=True)
+        await self.source.assign(lanes)
+        self._assigned = version
+
+    def _pause_destinations(self, verdict: Verdict) -> None:
+        for topic, reason in verdict.pauses.items():
+            self.destinations.pause(topic, reason)
+        for topic, (reason, delay_s) in verdict.blocks.items():
+            self.destinations.block(topic, reason, delay_s)
+        unconfirmed = any(disposition.action == "back" for disposition in verdict.dispositions.values()) and not (
+            verdict.pauses or verdict.blocks
+        )
+        if unconfirmed:
+            self._again_s = self.settings.poll_min_s
+
+    async def _tell_destinations(self, verdict: Verdict) -> None:
+        for topic in [*verdict.pauses, *verdict.blocks]:
+            paused = self.destinations.paused.get(topic)
+            if paused is not None:
+                await self.database.run(destination_scripts.pause(topic, paused.reason))
+
+    async def _probe_destinations(self) -> None:
+        if self.destinations.paused:
+            for topic in await self.destinations.probe_due():
+                await self.database.run(destination_scripts.resume(topic))
+
+    async def _idle(self, stop: asyncio.Event) -> None:
+        await self._pause(self._idle_s, stop)
+        self._idle_s = min(self._idle_s * 1.5, self.settings.poll_max_s)
+
+    async def _pause(self, delay_s: float, stop: asyncio.Event) -> None:
+        """Wait for a wake-up hint, a stop, a due probe or the delay, whatever comes first."""
+        due_s = self.destinations.next_due_s()
+        waiting = [asyncio.create_task(self.wake.wait()), asyncio.create_task(stop.wait())]
+        try:
+            await asyncio.wait(
+                waiting,
+                timeout=delay_s if due_s is None else min(delay_s, due_s),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            for task in waiting:
+                task.cancel()
+        if self.wake.is_set():
+            self.wake.clear()
+            self._idle_s = self.settings.poll_min_s
+
+    async def _step_back(self, error: UnreachableError, stop: asyncio.Event) -> None:
+        """The database does not answer: forget what is in flight (it is taken again), wait, try again."""
+        if self.unreachable is None:
+            log.warning("%s; waiting for it, nothing is lost", error)
+        self.unreachable = str(error)
+        self._failures += 1
+        for task in (self._settling, self._ahead):
+            if task is not None:
+                with contextlib.suppress(RelevoError):
+                    result: Any = await task
+                    if isinstance(result, Taken):
+                        await self.source.release(result)
+        self._settling = self._ahead = None
+        self._assigned = -1
+        await self._pause(PROBE_BACKOFF.delay_s(self._failures), stop)
+
+    async def _finish(self) -> None:
+        """Settle what is in flight; the lanes are given back by whoever owns the engine."""
+        with contextlib.suppress(UnreachableError):
+            await self._settled()
+            await self._give_back_ahead()
+
+    def paused(self) -> Collection[str]:
+        return self.destinations.topics()

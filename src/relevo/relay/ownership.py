@@ -1,0 +1,138 @@
+"""Which lanes are ours: leases on the database's clock, epochs, and a fair share among the relays alive."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from relevo._version import __version__
+from relevo.ports.database import Database
+from relevo.runtime.clock import boottime_s
+from relevo.runtime.probes import probe
+from relevo.storage import laning
+
+log = logging.getLogger("relevo.relay")
+
+
+@dataclass
+class Ownership:
+    """Lanes of one relay process. Driven by one task through ``tick``; read by another, on the same loop.
+
+    ``lanes`` (lane → epoch) are ours as far as we know; whether they still are is checked under lock by every settle.
+    ``leaving`` are those another relay should have: the owner stops taking them, settles what is in flight, and calls
+    ``release``.
+    """
+
+    database: Database
+    relay_id: UUID
+    name: str
+    lane_count: int
+    lease_s: float
+    send_timeout_s: float
+    detail: Callable[[], dict[str, Any]] = dict
+    lanes: dict[int, int] = field(default_factory=dict)
+    leaving: set[int] = field(default_factory=set)
+    living: Collection[UUID] = ()
+    version: int = 0
+    """Changes whenever ``lanes`` or ``leaving`` do."""
+    _deadlines: dict[int, float] = field(default_factory=dict)
+
+    async def tick(self) -> None:
+        """Renew, see who lives, take what is due to us and free, and mark what is due to others.
+
+        Raises ``UnreachableError`` when the database does not answer; the leases then run out by themselves.
+        """
+        asked_at = boottime_s()  # before the statement is sent: the lease ends no later than we think
+        renewed = await self.database.run(laning.renew(self._identity(), self.lanes, self.lease_s))
+        self.living = renewed.living
+        self._keep(renewed.kept, asked_at)
+        target = fair_share(self.relay_id, renewed.living, self.lane_count)
+        leaving = {lane for lane in self.lanes if lane not in target}
+        if leaving != self.leaving:
+            self.leaving = leaving
+            self.version += 1
+        missing = target - self.lanes.keys()
+        if missing:
+            asked_at = boottime_s()
+            gained = await self.database.run(laning.acquire(self.relay_id, missing, self.lease_s))
+            if gained:
+                self.lanes.update(gained)
+                self._deadlines.update(dict.fromkeys(gained, asked_at + self.lease_s))
+                self.version += 1
+                log.info("acquired %d of %d lanes, now %d", len(gained), self.lane_count, len(self.lanes))
+                probe("relay.acquired")
+
+    @property
+    def complete(self) -> bool:
+        """Whether this relay has exactly its share, so that the next tick need not come early."""
+        return not self.leaving and fair_share(self.relay_id, self.living, self.lane_count) == self.lanes.keys()
+
+    def may_send(self, lanes: Iterable[int]) -> bool:
+        """Whether every one of ``lanes`` is ours for at least the send time-out. Look at it before every send."""
+        latest = boottime_s() + self.send_timeout_s
+        return all(self._deadlines.get(lane, 0.0) > latest for lane in lanes)
+
+    def working(self) -> dict[int, int]:
+        """The lanes to read: ours, without those we are leaving."""
+        return {lane: epoch for lane, epoch in self.lanes.items() if lane not in self.leaving}
+
+    def lose(self, lanes: Iterable[int]) -> None:
+        """Forget lanes that turned out to be somebody else's."""
+        lost = [lane for lane in lanes if self.lanes.pop(lane, None) is not None]
+        for lane in lost:
+            self._deadlines.pop(lane, None)
+            self.leaving.discard(lane)
+        if lost:
+            self.version += 1
+            log.warning("lost %d lanes to another relay; it goes on from what was settled", len(lost))
+
+    async def release(self) -> None:
+        """Give the lanes we are leaving to their next owner. Nothing of theirs may be in flight."""
+        given = {lane: self.lanes[lane] for lane in self.leaving if lane in self.lanes}
+        if given:
+            await self.database.run(laning.release(self.relay_id, given))
+            for lane in given:
+                del self.lanes[lane]
+                self._deadlines.pop(lane, None)
+            log.info("handed over %d lanes, %d left", len(given), len(self.lanes))
+            probe("relay.released")
+        self.leaving = set()
+        self.version += 1
+
+    async def leave(self) -> None:
+        """Give everything back: the next owner need not wait for the lease."""
+        await self.database.run(laning.leave(self.relay_id, self.lanes))
+        self.lanes, self.leaving, self._deadlines = {}, set(), {}
+
+    def _keep(self, kept: Collection[int], asked_at: float) -> None:
+        self.lose(set(self.lanes) - set(kept))
+        self._deadlines.update(dict.fromkeys(kept, asked_at + self.lease_s))
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "process_id": self.relay_id,
+            "name": self.name,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "detail": msgspec.json.encode(self.detail()).decode(),
+        }
+
+
+def fair_share(me: UUID, living: Collection[UUID], lane_count: int) -> set[int]:
+    """The lanes due to ``me`` by rendezvous hashing: each lane goes to the living relay with the highest hash, so a
+    relay that joins or leaves moves no lane between the others (Thaler and Ravishankar, 1998)."""
+    relays = sorted({*living, me}, key=lambda relay: relay.bytes)
+
+    def weight(lane: int, relay: UUID) -> bytes:
+        return hashlib.blake2b(relay.bytes + lane.to_bytes(2, "big"), digest_size=8).digest()
+
+    return {lane for lane in range(lane_count) if max(relays, key=lambda relay: weight(lane, relay)) == me}

@@ -1,0 +1,198 @@
+"""A whole relay process: connections, ownership and engine, started in order and let go in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import uuid4
+
+from relevo.brokers import broker_for
+from relevo.clients import database_for
+from relevo.errors import ConfigError, UnreachableError
+from relevo.policy import PROBE_BACKOFF, Policy
+from relevo.ports.broker import Publisher
+from relevo.ports.database import Database
+from relevo.ports.source import Source
+from relevo.relay.engine import RelayEngine
+from relevo.relay.ownership import Ownership
+from relevo.settings import Settings, load
+from relevo.sources.mark.source import MarkSource
+from relevo.storage import laning
+from relevo.storage.migrating import ensure_ready
+
+log = logging.getLogger("relevo.relay")
+
+
+@dataclass(frozen=True, slots=True)
+class RelayHealth:
+    """``live``: the loop runs. ``ready``: database and every destination answer. ``problems``: in plain words."""
+
+    live: bool
+    ready: bool
+    problems: dict[str, str]
+    detail: dict[str, Any]
+
+
+class Relay:
+    """A relay as a value: ``async with Relay(settings): …`` runs it inside another process (a FastAPI lifespan, a
+    worker, a test); ``relevo relay`` runs it alone. Any number of them share the lanes of one outbox."""
+
+    def __init__(self, settings: Settings | None = None, *, name: str | None = None) -> None:
+        self.settings = settings if settings is not None else load()
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self.relay_id = uuid4()
+        self.engine: RelayEngine | None = None
+        self._stop = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_config(cls, path: str | None = None) -> Relay:
+        """A relay as ``relevo.toml`` and the environment describe it."""
+        return cls(load(path))
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None] | None = None) -> None:
+        """Run until ``stop`` is set: then finish what is in flight, settle it and give the lanes back.
+
+        ``ready`` is called once the first lanes were asked for. Raises ``ConfigError``, ``SchemaError`` or
+        ``UnreachableError`` if it cannot start; once it runs, an outage is waited for.
+        """
+        async with self._connected() as engine:
+            self.engine = engine
+            await engine.ownership.tick()
+            keeper = asyncio.create_task(self._keep_ownership(engine))
+            if ready is not None:
+                ready()
+            try:
+                await _first(engine.run(stop), keeper)
+            finally:
+                keeper.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await keeper
+                with contextlib.suppress(UnreachableError):
+                    await asyncio.shield(engine.ownership.leave())
+            log.info("stopped: %d published in this process's life", engine.counters.published)
+
+    def health(self) -> RelayHealth:
+        """What liveness, readiness and status may say, from memory."""
+        engine = self.engine
+        if engine is None:
+            return RelayHealth(True, False, {"relay": "starting"}, {})
+        problems = {f"destination {topic}": entry.reason for topic, entry in engine.destinations.paused.items()}
+        if engine.unreachable is not None:
+            problems["database"] = engine.unreachable
+        return RelayHealth(True, not problems, problems, self._detail())
+
+    async def __aenter__(self) -> Relay:
+        self._stop.clear()
+        started = asyncio.Event()
+        self._running = asyncio.create_task(self.run(self._stop, started.set))
+        waiting = asyncio.create_task(started.wait())
+        await asyncio.wait({self._running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._running.done():
+            self._running.result()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._stop.set()
+        if self._running is not None:
+            await self._running
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[RelayEngine]:
+        settings = self.settings
+        async with contextlib.AsyncExitStack() as stack:
+            database = database_for(settings.database)
+            stack.push_async_callback(database.aclose)
+            await ensure_ready(database, settings)
+            broker = broker_for(settings.broker.url, settings.broker.options)
+            publisher = await broker.publisher(source=settings.source_uri)
+            stack.push_async_callback(publisher.aclose)
+            yield await self._engine(database, publisher)
+
+    async def _engine(self, database: Database, publisher: Publisher) -> RelayEngine:
+        relay = self.settings.relay
+        lane_count = await database.run(laning.lane_count(), read_only=True)
+        ownership = Ownership(
+            database,
+            self.relay_id,
+            self.name,
+            lane_count,
+            relay.lease_s,
+            relay.send_timeout_s,
+            detail=self._detail,
+        )
+        policies = {topic: Policy(on_rejected=entry.on_rejected) for topic, entry in self.settings.destinations.items()}
+        default = Policy()
+        return RelayEngine(
+            database,
+            self._source(database, lane_count),
+            publisher,
+            ownership,
+            relay,
+            lambda topic: policies.get(topic, default),
+        )
+
+    def _source(self, database: Database, lane_count: int) -> Source:
+        relay = self.settings.relay
+        if relay.source != "mark":
+            raise ConfigError(f"relay.source = {relay.source!r} comes in a later version; this one reads with 'mark'")
+        return MarkSource(database, self.relay_id, lane_count, lease_s=relay.lease_s)
+
+    async def _keep_ownership(self, engine: RelayEngine) -> None:
+        """Renew three times per lease, oftener while lanes are on the move."""
+        ownership, failures = engine.ownership, 0
+        while True:
+            interval_s = ownership.lease_s / 3
+            if failures:
+                interval_s = min(interval_s, PROBE_BACKOFF.delay_s(failures))
+            elif not ownership.complete:
+                interval_s = min(interval_s, 0.2)
+            await asyncio.sleep(interval_s)
+            version = ownership.version
+            try:
+                await ownership.tick()
+                failures = 0
+            except UnreachableError as error:
+                failures += 1
+                log.debug("the lease was not renewed: %s", error)
+            if ownership.version != version:
+                engine.wake.set()
+
+    def _detail(self) -> dict[str, Any]:
+        engine = self.engine
+        if engine is None:
+            return {}
+        return {
+            **asdict(engine.counters),
+            "lanes": len(engine.ownership.lanes),
+            "paused": engine.destinations.snapshot(),
+        }
+
+
+async def _first(running: Any, keeper: asyncio.Task[None]) -> None:
+    """Run to the end, unless the keeper of the leases fails for a reason that is not an outage: then stop with it."""
+    task = asyncio.create_task(running)
+    try:
+        await asyncio.wait({task, keeper}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            keeper.result()
+        await task
+    finally:
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def run_relay(settings: Settings, *, stop: asyncio.Event, ready: Callable[[], None] | None = None) -> Relay:
+    """Run one relay until ``stop``; see ``Relay.run``."""
+    relay = Relay(settings)
+    await relay.run(stop, ready)
+    return relay

@@ -1,0 +1,67 @@
+"""Named points where a test or the demo may kill or freeze this very process, for real.
+
+``RELEVO_PROBE="relay.confirmed=kill:3"`` sends SIGKILL to the process at the third visit of that point,
+``=freeze:1`` SIGSTOP. Without the variable a probe costs one comparison. A test that kills can so prove that it killed
+in the section it meant.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from relevo.errors import ConfigError
+
+KNOWN = {
+    "relay.taken": "a page was read, nothing is sent",
+    "relay.sending": "just before the page is handed to the broker",
+    "relay.confirmed": "the broker confirmed, nothing is settled",
+    "relay.settled": "the page is settled",
+    "relay.acquired": "lanes were acquired",
+    "relay.released": "lanes were given back",
+    "consumer.taken": "deliveries were taken, nothing is written",
+    "consumer.journaled": "the batch stands in the journal",
+    "consumer.began": "the inbox row is written, the handler has not run",
+    "consumer.handled": "the handler returned, nothing is committed",
+    "consumer.committed": "committed, not acknowledged",
+    "consumer.settled": "acknowledged",
+    "consumer.held": "a message went to its key's queue",
+    "consumer.drained": "a held message was worked off",
+}
+
+_ACTIONS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+
+
+def _armed(text: str | None) -> dict[str, tuple[signal.Signals, int]]:
+    armed: dict[str, tuple[signal.Signals, int]] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, _, action = part.partition("=")
+        verb, _, visit = action.partition(":")
+        if name not in KNOWN or verb not in _ACTIONS or not (visit or "1").isdigit():
+            raise ConfigError(
+                f"RELEVO_PROBE={part!r} is not understood: write POINT=kill:N or POINT=freeze:N, with a point of "
+                f"{', '.join(sorted(KNOWN))}"
+            )
+        armed[name] = (_ACTIONS[verb], int(visit or 1))
+    return armed
+
+
+_points = _armed(os.environ.get("RELEVO_PROBE"))
+_visits: dict[str, int] = {}
+
+
+def probe(name: str) -> None:
+    """Pass the point ``name``, one of ``KNOWN``."""
+    if _points:
+        _visit(name)
+
+
+def _visit(name: str) -> None:
+    if name not in _points:
+        return
+    action, at = _points[name]
+    _visits[name] = _visits.get(name, 0) + 1
+    if _visits[name] == at:
+        print(f"probe {name}: {action.name}", file=sys.stderr, flush=True)  # noqa: T201 - proof for whoever armed it
+        os.kill(os.getpid(), action)

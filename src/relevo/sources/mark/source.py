@@ -1,0 +1,96 @@
+"""The source ``mark``: reads what is unsettled, marks what was settled. For every database Relevo knows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from uuid import UUID
+
+from relevo.ports.database import Database
+from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
+from relevo.storage import marking
+from relevo.storage.rows import message_reader
+
+NOTHING = Taken((), (), (), exhausted=True)
+
+
+class MarkSource:
+    """The ``Source`` port on the outbox table's ``settled_at``.
+
+    A page never repeats what an earlier one has in flight. Pages are bounded by count and by payload bytes, so memory
+    does not depend on the backlog.
+    """
+
+    capabilities = SourceCapabilities(lanes=True, history=True)
+
+    def __init__(self, database: Database, holder: UUID, lane_count: int, *, lease_s: float) -> None:
+        self._database = database
+        self._holder = holder
+        self._lane_count = lane_count
+        self._idle_timeout_s = lease_s / 2
+        self._lanes: dict[int, int] = {}
+        self._in_flight: dict[int, tuple[int, ...]] = {}
+        self._after = 0
+        self._message = message_reader(database.dialect)
+        self._fills_buckets = database.dialect == "sqlite"  # its view cannot compute SHA-256
+
+    async def assign(self, lanes: Mapping[int, int]) -> None:
+        self._lanes = dict(lanes)
+        self._after = 0 if not self._in_flight else self._after
+
+    async def take(self, max_messages: int, max_bytes: int, *, without_topics: Collection[str] = ()) -> Taken:
+        if not self._lanes:
+            return NOTHING
+        if self._fills_buckets:
+            await self._database.run(marking.fill_buckets())
+        flying = [seq for seqs in self._in_flight.values() for seq in seqs]
+        rows = await self._database.run(
+            marking.take(
+                self._holder,
+                self._lanes,
+                self._lane_count,
+                after=self._after,
+                in_flight=flying,
+                messages_max=max_messages,
+                bytes_max=max_bytes,
+                without=without_topics,
+            ),
+            read_only=True,
+        )
+        known = set(flying)
+        rows = [row for row in rows if row[0] not in known]
+        if not rows:
+            self._after = 0 if not self._in_flight else self._after
+            return NOTHING
+        message = self._message
+        taken = Taken(
+            [row[0] for row in rows],
+            [row[1] for row in rows],
+            [message(row[2:]) for row in rows],
+            exhausted=len(rows) < max_messages,
+        )
+        self._in_flight[id(taken)] = tuple(taken.seqs)
+        self._after = max(self._after, taken.seqs[-1])
+        return taken
+
+    async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
+        try:
+            settled = await self._database.run(
+                marking.settle(self._holder, self._lanes, taken, dispositions),
+                idle_timeout_s=self._idle_timeout_s,
+            )
+        except BaseException:
+            await self.release(taken)
+            raise
+        clean = not dispositions and not settled.lost
+        if clean:
+            self._in_flight.pop(id(taken), None)
+        else:
+            await self.release(taken)
+        return settled
+
+    async def release(self, taken: Taken) -> None:
+        if self._in_flight.pop(id(taken), None) is not None:
+            self._after = min(self._after, taken.seqs[0] - 1)
+
+    async def aclose(self) -> None:
+        self._in_flight.clear()

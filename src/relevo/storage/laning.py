@@ -1,0 +1,68 @@
+"""Scripts for lanes and the relays that share them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from relevo.errors import SchemaError
+from relevo.script import Script, Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """``living``: the relays alive, this one among them. ``kept``: lanes whose lease was extended."""
+
+    living: Collection[UUID]
+    kept: Collection[int]
+
+
+def lane_count() -> Script[int]:
+    """The number of lanes of this installation."""
+    rows = yield Statement("lanes.count")
+    if not rows:
+        raise SchemaError()
+    return int(rows[0][0])
+
+
+def renew(identity: Mapping[str, Any], lanes: Mapping[int, int], lease_s: float) -> Script[Renewed]:
+    """Say that this relay lives, extend the leases of its ``lanes`` (lane → epoch), and see who else lives."""
+    yield Statement("relays.announce", {**identity, "lease_s": lease_s})
+    living = yield Statement("relays.living")
+    kept = yield Statement("lanes.renew", {**owned(identity["process_id"], lanes), "lease_s": lease_s})
+    return Renewed([UUID(str(row[0])) for row in living], [int(row[0]) for row in kept])
+
+
+def acquire(holder: UUID, wanted: Collection[int], lease_s: float) -> Script[dict[int, int]]:
+    """Take those of ``wanted`` that are free or expired; their new epochs by lane."""
+    rows = yield Statement("lanes.acquire", {"holder": holder, "wanted": sorted(wanted), "lease_s": lease_s})
+    return {int(lane): int(epoch) for lane, epoch in rows}
+
+
+def release(holder: UUID, lanes: Mapping[int, int]) -> Script[None]:
+    """Give lanes back, so that the next owner need not wait for the lease."""
+    yield Statement("lanes.release", owned(holder, lanes))
+
+
+def leave(holder: UUID, lanes: Mapping[int, int]) -> Script[None]:
+    """Give everything back and be forgotten."""
+    yield Statement("lanes.release", owned(holder, lanes))
+    yield Statement("relays.leave", {"process_id": holder})
+    yield Statement("relays.forget_dead")
+
+
+def lock(holder: UUID, lanes: Mapping[int, int]) -> Script[set[int]]:
+    """Lock the rows of ``lanes`` against a takeover until this transaction ends; returns those that are still ours.
+
+    ``FOR SHARE``, not a plain read: a takeover that commits between a check and a write would load its held keys
+    before ours are there (HARD 2).
+    """
+    rows = yield Statement("lanes.lock", owned(holder, lanes))
+    return {int(row[0]) for row in rows}
+
+
+def owned(holder: UUID, lanes: Mapping[int, int]) -> dict[str, Any]:
+    """Statement parameters for 'these lanes at these epochs, held by me'."""
+    return {"holder": holder, "lanes": list(lanes), "epochs": list(lanes.values())}

@@ -1,0 +1,124 @@
+"""Scripts of the source ``mark``: take what is unsettled, settle it under the lanes' locks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from relevo.ids import bucket_of
+from relevo.message import Message
+from relevo.ports.source import Disposition, Settled, Taken
+from relevo.script import Rows, Script, Statement
+from relevo.storage.laning import lock, owned
+
+
+def held_key(message: Message) -> bytes:
+    """Under what a message is held: its key, or, without one, its own id (it is held alone)."""
+    return message.event_id.bytes if message.key is None else message.key
+
+
+def take(
+    holder: UUID,
+    lanes: Mapping[int, int],
+    lane_count: int,
+    *,
+    after: int,
+    in_flight: Sequence[int],
+    messages_max: int,
+    bytes_max: int,
+    without: Collection[str],
+) -> Script[Rows]:
+    """Rows of ``(seq, lane, event_id, …)`` in ``seq`` order, without those in flight."""
+    rows = yield Statement(
+        "mark.take",
+        {
+            **owned(holder, lanes),
+            "lane_count": lane_count,
+            "after": after,
+            "in_flight": list(in_flight),
+            "messages_max": messages_max,
+            "bytes_max": bytes_max,
+            "without": list(without),
+        },
+    )
+    return rows
+
+
+def fill_buckets() -> Script[int]:
+    """Compute the buckets of rows that were appended through the SQL view (SQLite only); returns how many."""
+    rows = yield Statement("mark.unbucketed")
+    for seq, key, event_id in rows:
+        yield Statement("mark.bucket", {"seq": seq, "bucket": bucket_of(key, UUID(event_id))})
+    return len(rows)
+
+
+def load_held(lanes: Collection[int], lane_count: int) -> Script[set[tuple[str, bytes]]]:
+    """(topic, held key) of what is held on the relay's side in ``lanes``. Run it after the acquisition committed."""
+    rows = yield Statement("relay_held.load", {"lanes": sorted(lanes), "lane_count": lane_count})
+    return {(topic, bytes(key)) for topic, key in rows}
+
+
+def settle(
+    holder: UUID, lanes: Mapping[int, int], taken: Taken, dispositions: Mapping[int, Disposition]
+) -> Script[Settled]:
+    """Move past ``taken`` in the surrounding transaction; nothing of a lane that was lost is touched."""
+    touched = {lane: lanes[lane] for lane in sorted(set(taken.lanes)) if lane in lanes}
+    ours = yield from lock(holder, touched)
+    lost = set(taken.lanes) - ours
+    published: list[int] = []
+    skipped: list[int] = []
+    held: dict[tuple[str, bytes], list[int]] = {}
+    reasons: dict[tuple[str, bytes], Disposition] = {}
+    for index, (seq, lane) in enumerate(zip(taken.seqs, taken.lanes, strict=True)):
+        if lane not in ours:
+            continue
+        disposition = dispositions.get(index)
+        if disposition is None:
+            published.append(seq)
+        elif disposition.action == "skip":
+            skipped.append(seq)
+        elif disposition.action in ("hold", "behind"):
+            message = taken.messages[index]
+            name = (message.topic, held_key(message))
+            held.setdefault(name, []).append(index)
+            if disposition.action == "hold":
+                reasons.setdefault(name, disposition)
+    count = len(published) + len(skipped)
+    if published:
+        yield Statement("mark.settle", {"seqs": published, "outcome": "published"})
+    if skipped:
+        yield Statement("mark.settle", {"seqs": skipped, "outcome": "skipped"})
+    live: list[tuple[str, bytes]] = []
+    for name in sorted(held):
+        seqs = yield from _hold(name, held[name], reasons.get(name), taken)
+        if seqs:
+            yield Statement("mark.settle", {"seqs": seqs, "outcome": "held"})
+            count += len(seqs)
+        else:
+            live.append(name)
+    return Settled(count, lost, live)
+
+
+def _hold(
+    name: tuple[str, bytes], indexes: Sequence[int], reason: Disposition | None, taken: Taken
+) -> Script[list[int]]:
+    """Copy messages into their key's queue under the key row's lock; an empty list if the key turned out to be live."""
+    topic, key = name
+    first = taken.messages[indexes[0]]
+    if reason is not None:
+        params: dict[str, Any] = {
+            "topic": topic,
+            "key": key,
+            "alone": first.key is None,
+            "bucket": bucket_of(first.key, first.event_id),
+            "reason": reason.reason,
+            "code": reason.code,
+        }
+        yield Statement("relay_held.key", params)
+    found = yield Statement("relay_held.lock", {"topic": topic, "key": key})
+    if not found:
+        return []
+    seqs = [taken.seqs[index] for index in indexes]
+    yield Statement("mark.hold", {"seqs": seqs, "held_key": key})
+    return seqs

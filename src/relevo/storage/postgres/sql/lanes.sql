@@ -1,0 +1,68 @@
+-- Lanes and the relays that share them. All times are this database's clock.
+
+-- name: relays.announce
+insert into {process} (process_id, role, name, host, pid, version, detail, expires_at)
+values (:process_id, 'relay', :name, :host, :pid, :version, cast(:detail as jsonb),
+        clock_timestamp() + :lease_s * interval '1 second')
+on conflict (process_id) do update set detail = excluded.detail, expires_at = excluded.expires_at;
+
+-- name: relays.living
+select process_id from {process} where role = 'relay' and expires_at > clock_timestamp() order by process_id;
+
+-- name: relays.leave
+delete from {process} where process_id = :process_id;
+
+-- name: relays.forget_dead
+delete from {process} where expires_at < clock_timestamp() - interval '1 hour';
+
+-- name: lanes.count
+select lanes from {meta};
+
+-- name: lanes.renew
+with mine as (
+  select l.lane from {lane} l
+  join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch)
+    on (o.lane, o.epoch) = (l.lane, l.epoch)
+  where l.holder = :holder
+  order by l.lane for update of l
+)
+update {lane} l set expires_at = clock_timestamp() + :lease_s * interval '1 second'
+from mine where l.lane = mine.lane
+returning l.lane;
+
+-- name: lanes.acquire
+with free as (
+  select lane from {lane}
+  where lane = any(cast(:wanted as smallint[])) and (holder is null or expires_at < clock_timestamp())
+  order by lane for update skip locked
+)
+update {lane} l
+set holder = :holder, epoch = l.epoch + 1, expires_at = clock_timestamp() + :lease_s * interval '1 second'
+from free where l.lane = free.lane
+returning l.lane, l.epoch;
+
+-- name: lanes.release
+with mine as (
+  select l.lane from {lane} l
+  join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch)
+    on (o.lane, o.epoch) = (l.lane, l.epoch)
+  where l.holder = :holder
+  order by l.lane for update of l
+)
+update {lane} l set holder = null, epoch = l.epoch + 1, expires_at = '-infinity'
+from mine where l.lane = mine.lane
+returning l.lane;
+
+-- name: lanes.lock
+select l.lane from {lane} l
+join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch)
+  on (o.lane, o.epoch) = (l.lane, l.epoch)
+where l.holder = :holder
+order by l.lane for share of l;
+
+-- name: destinations.pause
+insert into {destination} (topic, state, reason) values (:topic, 'paused', :reason)
+on conflict (topic) do update set reason = excluded.reason;
+
+-- name: destinations.resume
+delete from {destination} where topic = :topic;

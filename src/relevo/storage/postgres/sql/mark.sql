@@ -1,0 +1,60 @@
+-- The source `mark`: state, not position. A row is due while settled_at is null.
+
+-- name: mark.take
+-- One statement, one snapshot: everything unsettled in seq order, but for what is in flight. A row that commits late
+-- has a seq below `after`; it is found by the first branch, so nothing waits for it and it never waits for a backlog.
+-- The lanes are checked against their rows, so that a relay whose epochs are gone reads nothing.
+with owned as materialized (
+  select array_agg(l.lane is not null order by n.lane) as lanes
+  from generate_series(0, :lane_count - 1) as n (lane)
+  left join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch) on o.lane = n.lane
+  left join {lane} l on l.lane = o.lane and l.epoch = o.epoch and l.holder = :holder
+), late as materialized (
+  select seq from {outbox} where settled_at is null and seq <= :after
+  except all select unnest(cast(:in_flight as bigint[]))
+  order by seq limit :messages_max
+), page as (
+  (select o.* from {outbox} o join late on late.seq = o.seq
+   where (select lanes from owned)[o.bucket % :lane_count + 1] and o.topic <> all(cast(:without as text[]))
+   order by o.seq)
+  union all
+  (select o.* from {outbox} o
+   where o.settled_at is null and o.seq > :after
+     and (select lanes from owned)[o.bucket % :lane_count + 1] and o.topic <> all(cast(:without as text[]))
+   order by o.seq limit :messages_max)
+)
+select seq, (bucket % :lane_count)::integer, event_id, kind, topic, key, type, schema_version, aggregate_type,
+       aggregate_id, aggregate_version, payload, content_type, headers::text, created_at
+from (
+  select page.*, sum(coalesce(octet_length(payload), 0)) over (order by seq rows unbounded preceding) as bytes
+  from page
+) as sized
+where bytes - coalesce(octet_length(payload), 0) < :bytes_max
+order by seq limit :messages_max;
+
+-- name: mark.settle
+update {outbox} set settled_at = clock_timestamp(), outcome = :outcome
+where seq = any(cast(:seqs as bigint[])) and settled_at is null;
+
+-- name: mark.hold
+-- Complete copies into one key's queue; the same transaction marks the originals.
+insert into {held_message} (side, topic, held_key, event_id, position, bucket, kind, key, type, schema_version,
+  aggregate_type, aggregate_id, aggregate_version, payload, content_type, headers, created_at)
+select 'relay', topic, :held_key, event_id, seq, bucket, kind, key, type, schema_version,
+  aggregate_type, aggregate_id, aggregate_version, payload, content_type, headers, created_at
+from {outbox}
+where seq = any(cast(:seqs as bigint[])) and settled_at is null
+order by seq
+on conflict (side, consumer, topic, held_key, event_id) do nothing;
+
+-- name: relay_held.key
+insert into {held_key} (side, topic, key, alone, bucket, state, reason, error_type)
+values ('relay', :topic, :key, :alone, :bucket, 'parked', :reason, :code)
+on conflict (side, consumer, topic, key) do nothing;
+
+-- name: relay_held.lock
+select state from {held_key} where side = 'relay' and consumer = '' and topic = :topic and key = :key for update;
+
+-- name: relay_held.load
+select topic, key from {held_key}
+where side = 'relay' and bucket % :lane_count = any(cast(:lanes as smallint[]));
