@@ -16,7 +16,7 @@ from importlib import resources
 from relevo.errors import ConfigError
 from relevo.ports.database import Dialect
 
-_PLACEHOLDER = re.compile(r"\{(name:|schema|prefix)?(\w*)\}")
+_PLACEHOLDER = re.compile(r"\{(?=\w)(name:|schema|prefix)?(\w*)\}")  # not `{}`, an empty array or object
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,39}\Z")
 _HEADING = re.compile(r"^-- name: ([a-z_.]+)$", re.MULTILINE)

@@ -7,8 +7,9 @@ create view {add} as
 
 create trigger {add_insert} instead of insert on {add}
 begin
-  select raise(abort, 'relevo: topic and type must be given')
-  where new.topic is null or new.type is null or new.topic = '' or new.type = '';
+  select raise(abort, 'relevo: topic and type are 1 to 200 of the characters A-Z a-z 0-9 . _ -')
+  where coalesce(length(new.topic), 0) not between 1 and 200 or new.topic glob '*[^A-Za-z0-9._-]*'
+     or coalesce(length(new.type), 0) not between 1 and 200 or new.type glob '*[^A-Za-z0-9._-]*';
   select raise(abort, 'relevo: payload must be JSON')
   where new.payload is not null and not json_valid(new.payload);
   select raise(abort, 'relevo: the message is larger than 1000000 bytes')
@@ -37,6 +38,8 @@ create view {held_readable} as
   select m.side, m.consumer, m.topic, cast(m.held_key as text) as key, k.state, k.reason, k.error_type, k.error,
          k.attempts, strftime('%Y-%m-%d %H:%M:%f', k.due_at / 1000.0, 'unixepoch') as due_at,
          strftime('%Y-%m-%d %H:%M:%f', k.since / 1000.0, 'unixepoch') as since, m.event_id, m.type, m.schema_version,
-         cast(m.payload as text) as payload, m.headers, m.position, m.shard
+         cast(m.payload as text) as payload, m.headers,
+         strftime('%Y-%m-%d %H:%M:%f', m.created_at / 1000.0, 'unixepoch') as created_at,
+         strftime('%Y-%m-%d %H:%M:%f', m.held_at / 1000.0, 'unixepoch') as held_at, m.position, m.shard
   from {held_message} m
   join {held_key} k on k.side = m.side and k.consumer = m.consumer and k.topic = m.topic and k.key = m.held_key;
