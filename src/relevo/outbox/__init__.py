@@ -1,0 +1,6 @@
+"""The write side: ``Outbox`` puts messages into the caller's own transaction."""
+
+from relevo.outbox.pending import PendingAdd
+from relevo.outbox.writer import AsyncHandle, Outbox, SyncHandle
+
+__all__ = ["AsyncHandle", "Outbox", "PendingAdd", "SyncHandle"]

@@ -1,0 +1,205 @@
+"""``Outbox``: the façade. It only delegates."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, overload
+from uuid import UUID
+
+from relevo import signals
+from relevo.errors import ConfigError
+from relevo.message import MESSAGE_BYTES_MAX, Message
+from relevo.outbox import taps
+from relevo.outbox.building import KeyArgument, build, check
+from relevo.outbox.pending import PendingAdd, call_site
+from relevo.outbox.running import adrive, drive
+from relevo.ports.database import Dialect
+from relevo.storage import appending
+from relevo.storage.catalog import DEFAULT_PREFIX, Catalog, check_identifier
+from relevo.storage.handles import CallerHandle, handle_for
+
+T = TypeVar("T")
+
+
+class AsyncHandle(Protocol):
+    """AsyncSession, AsyncConnection, async_scoped_session, psycopg's AsyncConnection, asyncpg and aiosqlite."""
+
+    @property
+    def execute(self) -> Callable[..., Awaitable[Any]]: ...
+
+
+class SyncHandle(Protocol):
+    """Session, scoped_session, Connection, psycopg's Connection, sqlite3.Connection."""
+
+    @property
+    def commit(self) -> Callable[[], None]: ...
+
+
+class Outbox:
+    """Writes messages into the transaction of the caller; a description without a connection, safe at import time.
+
+    ``schema``, ``prefix``: where ``relevo migrate`` put the tables. ``message_bytes_max``: limit for payload, key and
+    headers together. ``allow_autocommit``: accept handles whose driver commits the row by itself.
+
+    Threads and tasks may share one. It never begins, commits or rolls back. With an async handle every method returns
+    an awaitable; what can be checked without the database is checked at the call.
+    """
+
+    def __init__(
+        self,
+        *,
+        schema: str | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        allow_autocommit: bool = False,
+    ) -> None:
+        check_identifier("prefix", prefix)
+        if schema is not None:
+            check_identifier("schema", schema)
+        if message_bytes_max < 1:
+            raise ConfigError("message_bytes_max must be at least 1")
+        self._schema = schema
+        self._prefix = prefix
+        self._bytes_max = message_bytes_max
+        self._allow_autocommit = allow_autocommit
+        self._catalogs: dict[Dialect, Catalog] = {}
+
+    def __repr__(self) -> str:
+        return f"Outbox(schema={self._schema!r}, prefix={self._prefix!r})"
+
+    @overload
+    def add(
+        self,
+        handle: AsyncHandle,
+        event: object,
+        *,
+        topic: str | None = None,
+        key: KeyArgument = ...,
+        headers: Mapping[str, str] | None = None,
+        aggregate_type: str | None = None,
+        aggregate_id: str | UUID | int | None = None,
+        aggregate_version: int | None = None,
+        event_id: UUID | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+    ) -> Coroutine[Any, Any, UUID]: ...
+
+    @overload
+    def add(
+        self,
+        handle: SyncHandle,
+        event: object,
+        *,
+        topic: str | None = None,
+        key: KeyArgument = ...,
+        headers: Mapping[str, str] | None = None,
+        aggregate_type: str | None = None,
+        aggregate_id: str | UUID | int | None = None,
+        aggregate_version: int | None = None,
+        event_id: UUID | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+    ) -> UUID: ...
+
+    def add(self, handle: Any, event: object, **options: Any) -> Any:
+        """Add a declared event or command to the caller's transaction; returns its ``event_id``.
+
+        An ORM session is flushed first, so that ``seq`` is taken after the locks of your changes. ``topic`` and ``key``
+        override the declaration (``key=None``: no order). ``aggregate_version``: your row's version, by which
+        inversions and gaps can be noticed. Headers carry trace, correlation and causation without being asked.
+
+        Raises ``RefusedError`` (with the path into the data), ``TooLargeError``, ``NotInTransactionError``,
+        ``SchemaError`` (no table, no right, read-only); any other exception of the database is the driver's own, and
+        leaves the transaction in the state that driver leaves it in.
+        """
+        message = build(event, self._bytes_max, **options)
+        return self._append(handle, [message], [event], message.event_id, "outbox.add()")
+
+    @overload
+    def add_many(self, handle: AsyncHandle, events: Iterable[object]) -> Coroutine[Any, Any, list[UUID]]: ...
+
+    @overload
+    def add_many(self, handle: SyncHandle, events: Iterable[object]) -> list[UUID]: ...
+
+    def add_many(self, handle: Any, events: Iterable[object]) -> Any:
+        """Add declared events in this order, hundreds per INSERT on PostgreSQL; returns their ids.
+
+        All are encoded and checked before the first is written. Raises as ``add`` does.
+        """
+        data = list(events)
+        messages = [build(event, self._bytes_max) for event in data]
+        ids = [message.event_id for message in messages]
+        return self._append(handle, messages, data, ids, "outbox.add_many()")
+
+    @overload
+    def add_message(self, handle: AsyncHandle, message: Message) -> Coroutine[Any, Any, UUID]: ...
+
+    @overload
+    def add_message(self, handle: SyncHandle, message: Message) -> UUID: ...
+
+    def add_message(self, handle: Any, message: Message) -> Any:
+        """Add an encoded message as it is (nothing is added to its headers); only ``created_at`` is replaced, by the
+        database's clock. Raises as ``add`` does."""
+        check(message, self._bytes_max)
+        return self._append(handle, [message], [None], message.event_id, "outbox.add_message()")
+
+    @overload
+    def find(self, handle: AsyncHandle, event_id: UUID) -> Coroutine[Any, Any, bool]: ...
+
+    @overload
+    def find(self, handle: SyncHandle, event_id: UUID) -> bool: ...
+
+    def find(self, handle: Any, event_id: UUID) -> Any:
+        """Whether the outbox has this message, seen from ``handle``: the question after a lost reply to COMMIT.
+
+        Ask on a new connection, and soon: the search reads back from the newest row to the time inside the UUIDv7 (ten
+        minutes of clock difference allowed; another kind of UUID reads the whole table), and retention removes rows
+        that are settled.
+        """
+        caller = handle_for(handle)
+        if caller.is_async:
+            return self._afind(caller, event_id)
+        return drive(appending.find(event_id), caller, self._catalog(caller.dialect))
+
+    async def _afind(self, caller: CallerHandle, event_id: UUID) -> bool:
+        return await adrive(appending.find(event_id), caller, self._catalog(caller.dialect))
+
+    def _append(
+        self, handle: object, messages: Sequence[Message], data: Sequence[object], result: T, what: str
+    ) -> T | PendingAdd[T]:
+        caller = handle_for(handle)
+        if caller.is_async:
+            if not self._allow_autocommit:
+                caller.refuse_autocommit()
+            pending = PendingAdd(lambda: self._aappend(caller, messages, data, result), call_site(what))
+            caller.guard(pending.site)
+            return pending
+        if taps.tell(messages, data):
+            catalog = self._catalog(caller.dialect)
+            if not self._allow_autocommit:
+                caller.refuse_autocommit()
+            caller.flush()
+            drive(appending.append(messages, catalog.dialect), caller, catalog)
+            _hint(caller)
+        return result
+
+    async def _aappend(self, caller: CallerHandle, messages: Sequence[Message], data: Sequence[object], result: T) -> T:
+        if taps.tell(messages, data):
+            catalog = self._catalog(caller.dialect)
+            if not self._allow_autocommit:
+                await caller.arefuse_autocommit()
+            await caller.aflush()
+            await adrive(appending.append(messages, catalog.dialect), caller, catalog)
+            _hint(caller)
+        return result
+
+    def _catalog(self, dialect: Dialect) -> Catalog:
+        found = self._catalogs.get(dialect)
+        if found is None:
+            found = self._catalogs[dialect] = Catalog(dialect, self._schema, self._prefix)
+        return found
+
+
+def _hint(caller: CallerHandle) -> None:
+    if not caller.after_commit(signals.notify):
+        signals.notify()

@@ -1,0 +1,76 @@
+"""psycopg 3: ``Connection`` and ``AsyncConnection``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from relevo.ports.database import Dialect
+from relevo.script import Rows
+from relevo.storage.catalog import pyformat
+from relevo.storage.handles.base import CallerHandle
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
+
+_text = cache(pyformat)
+
+
+class PsycopgHandle(CallerHandle):
+    """Whatever row factory and cursor class the caller chose, rows come as tuples and parameters by name. Whether
+    statements are prepared is the caller's choice too (``prepare_threshold``)."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> Dialect:
+        return "postgresql"
+
+    def commits_by_itself(self) -> bool:
+        from psycopg.pq import TransactionStatus
+
+        connection = self._connection
+        return connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+
+    def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        from psycopg import ClientCursor, Cursor
+        from psycopg.rows import tuple_row
+
+        # A client-side cursor may be there for a pooler's sake; a raw one would want $1 instead of names.
+        kind = ClientCursor if issubclass(self._connection.cursor_factory, ClientCursor) else Cursor
+        with kind(self._connection, row_factory=tuple_row) as cursor:
+            cursor.execute(_text(sql).encode(), params)
+            return cursor.fetchall() if cursor.description else []
+
+
+class AsyncPsycopgHandle(CallerHandle):
+    """As ``PsycopgHandle``. psycopg has no hook on commit: a forgotten ``await`` is a warning here."""
+
+    __slots__ = ("_connection",)
+    is_async = True
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> Dialect:
+        return "postgresql"
+
+    def commits_by_itself(self) -> bool:
+        from psycopg.pq import TransactionStatus
+
+        connection = self._connection
+        return connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+
+    async def aexecute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        from psycopg import AsyncClientCursor, AsyncCursor
+        from psycopg.rows import tuple_row
+
+        kind = AsyncClientCursor if issubclass(self._connection.cursor_factory, AsyncClientCursor) else AsyncCursor
+        async with kind(self._connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(_text(sql).encode(), params)
+            return await cursor.fetchall() if cursor.description else []

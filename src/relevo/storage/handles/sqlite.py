@@ -1,0 +1,71 @@
+"""SQLite: ``sqlite3.Connection`` and ``aiosqlite.Connection``."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from relevo.ports.database import Dialect
+from relevo.script import Rows
+from relevo.storage.handles.adapt import adapt
+from relevo.storage.handles.base import CallerHandle
+
+if TYPE_CHECKING:
+    import aiosqlite
+
+
+class SqliteHandle(CallerHandle):
+    """Rows come as tuples whatever ``row_factory`` the caller set."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> Dialect:
+        return "sqlite"
+
+    def commits_by_itself(self) -> bool:
+        return never_begins(self._connection) and not self._connection.in_transaction
+
+    def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        cursor = self._connection.cursor()
+        try:
+            cursor.row_factory = None
+            return cursor.execute(sql, adapt("sqlite", params)).fetchall()
+        finally:
+            cursor.close()
+
+
+class AiosqliteHandle(CallerHandle):
+    """As ``SqliteHandle``, on aiosqlite's thread. No hook on commit."""
+
+    __slots__ = ("_connection",)
+    is_async = True
+
+    def __init__(self, connection: aiosqlite.Connection) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> Dialect:
+        return "sqlite"
+
+    def commits_by_itself(self) -> bool:
+        inner: sqlite3.Connection = self._connection._conn
+        return never_begins(inner) and not inner.in_transaction
+
+    async def aexecute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        async with self._connection.cursor() as cursor:
+            cursor.row_factory = None
+            await cursor.execute(sql, adapt("sqlite", params))
+            return [tuple(row) for row in await cursor.fetchall()]
+
+
+def never_begins(connection: sqlite3.Connection) -> bool:
+    """Whether the driver leaves BEGIN to the caller: ``isolation_level=None``, or ``autocommit=True`` (Python 3.12)."""
+    autocommit = getattr(connection, "autocommit", None)
+    if isinstance(autocommit, bool):
+        return autocommit
+    return connection.isolation_level is None
