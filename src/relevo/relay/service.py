@@ -24,7 +24,7 @@ from relevo.relay.ownership import Ownership
 from relevo.settings import Settings, load
 from relevo.sources.mark.source import MarkSource
 from relevo.storage import laning
-from relevo.storage.migrating import ensure_ready
+from relevo.storage.ready import ensure_ready
 
 log = logging.getLogger("relevo.relay")
 
