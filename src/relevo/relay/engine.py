@@ -25,6 +25,7 @@ from relevo.relay.dispositions import KeyName, Verdict, judge
 from relevo.relay.ownership import Ownership
 from relevo.runtime.probes import probe
 from relevo.settings import RelaySettings
+from relevo.signals import Wakeup
 from relevo.storage import destinations as destination_scripts
 from relevo.storage import marking
 
@@ -56,7 +57,7 @@ class RelayEngine:
     ownership: Ownership
     settings: RelaySettings
     policy_of: Callable[[str], Policy]
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    wake: Wakeup = field(default_factory=Wakeup)
     counters: Counters = field(default_factory=Counters)
     unreachable: str | None = None
     """Why the database cannot be worked with, while it cannot."""
@@ -223,19 +224,16 @@ class RelayEngine:
     async def _pause(self, delay_s: float, stop: asyncio.Event) -> None:
         """Wait for a wake-up hint, a stop, a due probe or the delay, whatever comes first."""
         due_s = self.destinations.next_due_s()
-        waiting = [asyncio.create_task(self.wake.wait()), asyncio.create_task(stop.wait())]
+        timeout_s = delay_s if due_s is None else min(delay_s, due_s)
+        waking = asyncio.create_task(self.wake.wait(timeout_s))
+        stopping = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait(
-                waiting,
-                timeout=delay_s if due_s is None else min(delay_s, due_s),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await asyncio.wait((waking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if waking.done() and waking.result():
+                self._idle_s = self.settings.poll_min_s
         finally:
-            for task in waiting:
-                task.cancel()
-        if self.wake.is_set():
-            self.wake.clear()
-            self._idle_s = self.settings.poll_min_s
+            waking.cancel()
+            stopping.cancel()
 
     async def _step_back(self, error: UnreachableError, stop: asyncio.Event) -> None:
         """The database does not answer: forget what is in flight (it is taken again), wait, try again."""

@@ -22,6 +22,7 @@ from relevo.ports.source import Source
 from relevo.relay.engine import RelayEngine
 from relevo.relay.ownership import Ownership
 from relevo.settings import Settings, load
+from relevo.signals import subscribe
 from relevo.sources.mark.source import MarkSource
 from relevo.storage import laning
 from relevo.storage.ready import ensure_ready
@@ -114,7 +115,9 @@ class Relay:
             broker = broker_for(settings.broker.url, settings.broker.options)
             publisher = await broker.publisher(source=settings.source_uri)
             stack.push_async_callback(publisher.aclose)
-            yield await self._engine(database, publisher)
+            engine = await self._engine(database, publisher)
+            stack.callback(engine.wake.close)
+            yield engine
 
     async def _engine(self, database: Database, publisher: Publisher) -> RelayEngine:
         relay = self.settings.relay
@@ -137,6 +140,7 @@ class Relay:
             ownership,
             relay,
             lambda topic: policies.get(topic, default),
+            wake=subscribe(),
         )
 
     def _source(self, database: Database, lane_count: int) -> Source:
