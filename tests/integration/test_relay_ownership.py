@@ -1,0 +1,235 @@
+"""Lanes: shared, taken over, handed over; a zombie changes nothing. On real databases, by the database's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from uuid import UUID, uuid4
+
+import pytest
+
+from relevo.clients import database_for
+from relevo.relay.ownership import Ownership, fair_share
+from relevo.sources.mark.source import MarkSource
+from tests.support.relays import FakePublisher, Store, running_relay
+from tests.support.waiting import eventually
+
+
+def owner(store: Store, lease_s: float = 5.0) -> Ownership:
+    return Ownership(database_for(store.settings), uuid4(), "test", 64, lease_s, lease_s / 5)
+
+
+def holders(store: Store) -> dict[str, int]:
+    rows = store.query("select holder, count(*) from relevo_lane where holder is not null group by holder")
+    return {str(holder): count for holder, count in rows}
+
+
+def test_fair_share_covers_every_lane_once_and_moves_only_what_it_must() -> None:
+    relays = [UUID(int=number) for number in range(1, 6)]
+    shares = [fair_share(relay, relays, 64) for relay in relays]
+    assert sorted(lane for share in shares for lane in share) == list(range(64))
+    without = [fair_share(relay, relays[:-1], 64) for relay in relays[:-1]]
+    for before, after in zip(shares, without, strict=False):
+        assert before <= after  # nobody who stays loses a lane when one leaves
+
+
+async def test_relays_share_the_lanes_and_take_over_after_a_crash(store: Store) -> None:
+    """Two relays share; one vanishes without a word; when its lease is over, the other has everything."""
+    a, b = owner(store, lease_s=1.0), owner(store, lease_s=1.0)
+    await a.tick()
+    assert len(a.lanes) == 64
+    await b.tick()
+    await a.tick()
+    assert a.leaving and not b.lanes
+    await a.release()
+    await b.tick()
+    assert len(a.lanes) + len(b.lanes) == 64
+    assert not a.lanes.keys() & b.lanes.keys()
+    epochs = dict(a.lanes)
+
+    async def b_has_all() -> bool:
+        await b.tick()
+        return len(b.lanes) == 64
+
+    await eventually(b_has_all, what="takeover after the lease")
+    assert all(b.lanes[lane] == epoch + 1 for lane, epoch in epochs.items())
+    await a.tick()  # the zombie wakes up
+    assert not a.lanes
+    for ownership in (a, b):
+        await ownership.database.aclose()
+
+
+async def test_may_send_ends_before_the_lease_does(store: Store) -> None:
+    """Section 3.7: a relay stops sending at expiry minus the send time-out, by its own clock."""
+    ownership = owner(store, lease_s=1.0)
+    ownership.send_timeout_s = 0.5
+    await ownership.tick()
+    assert ownership.may_send(ownership.lanes)
+    assert not ownership.may_send([99])
+    await eventually(lambda: not ownership.may_send(ownership.lanes), what="the right to send ends", timeout_s=2)
+    assert holders(store) == {str(ownership.relay_id): 64}
+    await ownership.tick()
+    assert ownership.may_send(ownership.lanes)
+    await ownership.database.aclose()
+
+
+async def test_a_zombie_settles_nothing_and_reads_nothing(store: Store) -> None:
+    """FAILURES row 11: A is frozen beyond its lease while its page is with the broker; B takes over and settles; A wakes
+    up: its settle is refused, what it reads is empty."""
+    store.fill(50, keys=5)
+    a = owner(store, lease_s=0.3)
+    await a.tick()
+    source = MarkSource(a.database, a.relay_id, 64, lease_s=0.3)
+    await source.assign(a.lanes)
+    page = await source.take(100, 10**9)
+    assert len(page) == 50
+    async with running_relay(store) as relay:
+        await eventually(lambda: store.unsettled() == 0, what="the new owner settled all")
+        assert len(relay.publisher.log) == 50
+        settled_at = store.query("select seq, settled_at from relevo_outbox order by seq")
+        store.fill(50, keys=5, start=50)
+        settled = await source.settle(page, {})
+        assert settled.count == 0
+        assert set(settled.lost) == set(page.lanes)
+        assert not await source.take(100, 10**9)
+        assert store.query("select seq, settled_at from relevo_outbox where seq <= 50 order by seq") == settled_at
+        await eventually(lambda: store.unsettled() == 0, what="the rest")
+        assert len(relay.publisher.log) == 100
+    await a.database.aclose()
+
+
+async def test_a_takeover_waits_for_a_settle_in_progress(pg_store: Store) -> None:
+    """HARD 2: the settling transaction locks its lane rows, so no takeover can come between its check and its writes."""
+    pg_store.fill(1)
+    a = owner(pg_store, lease_s=0.2)
+    await a.tick()
+    b = owner(pg_store, lease_s=5)
+    with contextlib.closing(pg_store.connect()) as settling:
+        lanes = settling.execute("select lane from relevo_lane where holder is not null for share").fetchall()
+        assert len(lanes) == 64
+
+        async def expired() -> bool:
+            rows = pg_store.query("select count(*) from relevo_lane where expires_at > clock_timestamp()")
+            return rows == [(0,)]
+
+        await eventually(expired, what="A's leases are over")
+        await b.tick()
+        assert not b.lanes
+        settling.commit()
+
+    async def b_has_all() -> bool:
+        await b.tick()
+        return len(b.lanes) == 64
+
+    await eventually(b_has_all, what="B takes over once the settle is through")
+    for ownership in (a, b):
+        await ownership.database.aclose()
+
+
+async def test_joins_and_leaves_under_load_make_no_duplicate(store: Store) -> None:
+    """FAILURES row 12: relays join and leave cleanly while events flow: each event goes out once, keys stay in order."""
+    shared = FakePublisher()
+    writing = asyncio.Event()
+
+    async def write() -> None:
+        for round_ in range(30):
+            await asyncio.to_thread(store.fill, 40, 20, "shop.order", round_ * 40)
+        writing.set()
+
+    writer = asyncio.create_task(write())
+    async with running_relay(store, shared, tick_s=0.02, batch_max=20):
+        for _ in range(3):
+            async with running_relay(store, shared, tick_s=0.02, batch_max=20):
+                await eventually(lambda: len(holders(store)) == 2, what="both own lanes")
+        await writer
+        await eventually(lambda: store.unsettled() == 0, what="all settled")
+    assert writing.is_set()
+    ids = [message.event_id for message in shared.log]
+    assert len(ids) == len(set(ids)) == 1200
+    for key in range(20):
+        assert shared.payloads(b"k%d" % key) == list(range(key, 1200, 20))
+
+
+async def test_three_relays_starting_at_once_send_each_event_once(store: Store) -> None:
+    """FAILURES rows 9 and 14: three relays start together on what a crash left behind: once each, in order per key."""
+    store.fill(900, keys=9)
+    shared = FakePublisher()
+    async with (
+        running_relay(store, shared, tick_s=0.02),
+        running_relay(store, shared, tick_s=0.02),
+        running_relay(store, shared, tick_s=0.02),
+    ):
+        await eventually(lambda: store.unsettled() == 0, what="all settled")
+    assert len(shared.log) == 900
+    for key in range(9):
+        assert shared.payloads(b"k%d" % key) == list(range(key, 900, 9))
+
+
+async def test_no_transaction_is_open_while_the_broker_is_waited_for(pg_store: Store) -> None:
+    """FAILURES row 5: the broker takes its time; pg_stat_activity shows no open transaction of the relay."""
+    pg_store.fill(10)
+    publisher = FakePublisher(gate=asyncio.Event())
+    async with running_relay(pg_store, publisher, tick_s=10):
+        await eventually(lambda: publisher.calls == 1, what="the page is with the broker")
+        state = "select state from pg_stat_activity where datname = current_database() and application_name = 'relevo'"
+
+        async def all_idle() -> bool:
+            return {row[0] for row in pg_store.query(state)} == {"idle"}
+
+        await eventually(all_idle, what="no open transaction")
+        assert pg_store.unsettled() == 10
+        publisher.gate.set()
+        await eventually(lambda: pg_store.unsettled() == 0, what="settled")
+
+
+async def test_other_lanes_go_on_while_a_row_is_locked(pg_store: Store) -> None:
+    """FAILURES row 13: somebody holds locks on one key's outbox row; other keys are delivered and settled."""
+    pg_store.fill(20, keys=2)
+    with contextlib.closing(pg_store.connect()) as locker:
+        pg_store.append(locker, b"locked", 1)
+        locker.execute("select * from relevo_held_key for update")
+        async with running_relay(pg_store) as relay:
+            await eventually(lambda: pg_store.unsettled() == 0, what="the others settled")
+            locker.commit()
+            await eventually(lambda: relay.publisher.payloads(b"locked") == [1], what="the last one")
+
+
+async def test_a_foreign_open_transaction_does_not_stop_delivery(pg_store: Store) -> None:
+    """FAILURES row 6: a session idle in transaction, with an xid of its own, for as long as the test runs."""
+    with contextlib.closing(pg_store.connect()) as idler:
+        idler.execute("create table mine (x int)")
+        async with running_relay(pg_store, batch_max=10) as relay:
+            pg_store.fill(200, keys=4)
+            await eventually(lambda: pg_store.unsettled() == 0, what="settled")
+            assert len(relay.publisher.log) == 200
+
+
+async def test_a_database_that_goes_away_is_waited_for(pg_store: Store) -> None:
+    """The relay's connections are cut again and again: nothing is lost, order per key is kept, at most repeats."""
+    publisher = FakePublisher()
+
+    def cut() -> None:
+        pg_store.query(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and application_name = 'relevo'"
+        )
+
+    async with running_relay(pg_store, publisher, tick_s=3600, lease_s=60):
+        for round_ in range(5):
+            await asyncio.to_thread(pg_store.fill, 100, 5, "shop.order", round_ * 100)
+            await asyncio.to_thread(cut)
+        await eventually(lambda: pg_store.unsettled() == 0, what="all settled")
+    firsts: dict[bytes, list[int]] = {}
+    seen: set[UUID] = set()
+    for message in publisher.log:
+        if message.event_id not in seen:
+            seen.add(message.event_id)
+            firsts.setdefault(message.key or b"", []).append(int(message.payload or b""))
+    assert len(seen) == 500
+    assert all(numbers == sorted(numbers) for numbers in firsts.values())
+
+
+@pytest.mark.parametrize("lanes", [1, 7, 64])
+def test_one_relay_is_due_everything(lanes: int) -> None:
+    me = uuid4()
+    assert fair_share(me, [], lanes) == set(range(lanes))
