@@ -1,0 +1,112 @@
+"""The status for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from relevo.ops.status_report import Status
+
+
+def render(report: Status) -> RenderableType:
+    """Tables for what there is; nothing for what there is not."""
+    parts: list[RenderableType] = [_summary(report)]
+    parts += _table(
+        "relays",
+        ["name", "host", "pid", "version", "up", "lanes", "epochs"],
+        (
+            [r.name, r.host, str(r.pid), r.version, duration(r.age_s), str(r.lanes), _range(r.epoch_min, r.epoch_max)]
+            for r in report.relays
+        ),
+    )
+    parts += _table(
+        "paused destinations",
+        ["topic", "for", "reason"],
+        ([d.topic, duration(d.paused_s), d.reason] for d in report.destinations_paused),
+    )
+    parts += _table(
+        "held keys",
+        ["side", "consumer", "topic", "state", "keys", "messages", "oldest"],
+        (
+            [
+                h.side,
+                h.consumer,
+                h.topic,
+                h.state,
+                str(h.keys),
+                _count(h.messages, h.messages_capped),
+                duration(h.oldest_age_s),
+            ]
+            for h in report.held
+        ),
+    )
+    parts += _table(
+        "consumers",
+        ["name", "host", "pid", "version", "up", "topics", "lag"],
+        (
+            [
+                c.name,
+                c.host,
+                str(c.pid),
+                c.version,
+                duration(c.age_s),
+                ", ".join(c.topics),
+                "?" if c.lag is None else str(c.lag),
+            ]
+            for c in report.consumers
+        ),
+    )
+    parts += [f"[bold yellow]warning:[/] {escape(warning)}" for warning in report.warnings]
+    return Group(*parts)
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``5 h 12 min``, ``3 d 4 h``."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    whole = int(seconds)
+    for unit, size, small, small_size in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // small_size} {small}"
+    return f"{whole} s"
+
+
+def _summary(report: Status) -> Table:
+    pending = _count(report.pending.count, report.pending.count_capped)
+    if report.pending.oldest_age_s is not None:
+        pending += f", oldest {duration(report.pending.oldest_age_s)}"
+    grid = Table.grid(padding=(0, 2))
+    rows = [
+        ("database", f"{report.database}, schema version {report.schema_version}, source {report.source}"),
+        ("pending", pending),
+        ("lanes", f"{report.lanes.total - report.lanes.free} of {report.lanes.total} owned"),
+    ]
+    if report.scheduled.next_due_s is not None:
+        due = report.scheduled.next_due_s
+        when = f"first in {duration(due)}" if due >= 0 else f"first is {duration(-due)} late"
+        rows.append(("scheduled", f"{_count(report.scheduled.count, report.scheduled.count_capped)}, {when}"))
+    for name, value in rows:
+        grid.add_row(f"[bold]{name}[/]", escape(value))
+    return grid
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Table]:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, header_style="dim", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return [table] if table.row_count else []
+
+
+def _count(count: int, capped: bool) -> str:
+    return f"{count:,}{'+' if capped else ''}"
+
+
+def _range(low: int | None, high: int | None) -> str:
+    if low is None:
+        return "-"
+    return str(low) if low == high else f"{low}-{high}"

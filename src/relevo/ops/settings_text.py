@@ -1,0 +1,129 @@
+"""The settings for people: names, types and defaults from ``relevo.settings``, a sentence for each from here.
+
+``relevo init`` and ``docs/reference/settings.md`` are made of it; a test holds that no setting lacks its sentence.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+
+from relevo.settings import (
+    BrokerSettings,
+    ConsumerSettings,
+    DatabaseSettings,
+    DestinationSettings,
+    HealthSettings,
+    LogSettings,
+    RelaySettings,
+    Settings,
+)
+
+DESCRIPTIONS: Final = {
+    "service": "The name of this service; the CloudEvents source of its messages is urn:relevo:<service>.",
+    "message_bytes_max": "Largest message (payload, key and headers) that can be appended, in bytes.",
+    "database.url": "postgresql://user@host/database, or sqlite:///relative.db, or sqlite:////absolute/path.db.",
+    "database.schema": "PostgreSQL schema of the tables, created if missing; the search path decides if not set.",
+    "database.prefix": "What the names of all tables, functions and indexes begin with.",
+    "database.prepared_statements": "Switch off behind a transaction pooler that does not keep prepared statements.",
+    "broker.url": "kafka://host:9092, or embedded:file.db for a broker in a file on this machine.",
+    "broker.options": "Options for the broker's client, by its own names, passed on as they are.",
+    "relay.source": "How the outbox is read; stored in the tables by `relevo migrate`. This version has 'mark'.",
+    "relay.batch_max": "Most messages read and handed over at once.",
+    "relay.batch_bytes_max": "Most payload bytes read at once, so that memory does not depend on the backlog.",
+    "relay.lease_s": "How long a lane stays with a relay that stopped answering, in seconds.",
+    "relay.send_timeout_s": "How long before the end of its lease a relay stops sending, in seconds.",
+    "relay.poll_min_s": "Shortest wait between two looks at an empty outbox, in seconds.",
+    "relay.poll_max_s": "Longest wait between two looks at an empty outbox, in seconds: the latency of a quiet system.",
+    "relay.stop_timeout_s": "How long the first SIGTERM waits for what is in flight, in seconds.",
+    "consumer.in_flight_max": "Most messages taken and not yet settled by one process.",
+    "consumer.batch_max": "Most messages handled in one transaction.",
+    "consumer.threads": "Threads for handlers that are plain functions.",
+    "consumer.lease_s": "How long a held key stays with a process that stopped answering, in seconds.",
+    "consumer.inbox_window_s": "How long the inbox remembers an event, in seconds: a later duplicate is applied again.",
+    "consumer.stop_timeout_s": "How long the first SIGTERM waits for the handlers that run, in seconds.",
+    "health.host": "Where liveness and readiness are served.",
+    "health.port": "Port of the health endpoint; 0 switches it off.",
+    "log.format": "Lines for people (text) or for machines (json).",
+    "log.level": "The least severe level that is written.",
+    'destinations."TOPIC".on_rejected': "When the broker refuses a message: park its key, block the topic, or skip the "
+    "message.",
+}
+
+_SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
+    "": Settings,
+    "database": DatabaseSettings,
+    "broker": BrokerSettings,
+    "relay": RelaySettings,
+    "consumer": ConsumerSettings,
+    "health": HealthSettings,
+    "log": LogSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting. ``path``: its full name; ``variable``: in the environment, ``""`` for a table."""
+
+    name: str
+    path: str
+    type: str
+    default: Any
+    variable: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table of the file; ``name`` is ``""`` for the top."""
+
+    name: str
+    doc: str
+    settings: Sequence[Setting]
+
+
+def settings_tree() -> list[Section]:
+    """Every section and setting that can stand in a file, in the file's order."""
+    return [Section(name, _first_sentence(struct), _settings(name, struct)) for name, struct in _SECTIONS.items()]
+
+
+def destination_settings() -> Sequence[Setting]:
+    """The settings of one topic, ``[destinations."TOPIC"]``."""
+    return _settings('destinations."TOPIC"', DestinationSettings)
+
+
+def _settings(section: str, struct: type[msgspec.Struct]) -> list[Setting]:
+    found = []
+    hints = typing.get_type_hints(struct)
+    for field in msgspec.structs.fields(struct):
+        if not section and (field.name in _SECTIONS or field.name == "destinations"):
+            continue
+        path = f"{section}.{field.name}" if section else field.name
+        default = field.default if field.default is not msgspec.NODEFAULT else _made(field)
+        scalar = not isinstance(default, dict) and '"' not in path
+        variable = f"RELEVO_{path.replace('.', '_').upper()}" if scalar else ""
+        found.append(Setting(field.name, path, _type(hints[field.name]), default, variable, DESCRIPTIONS[path]))
+    return found
+
+
+def _made(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default_factory() if callable(field.default_factory) else None
+
+
+def _type(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return ", ".join(f'"{value}"' for value in typing.get_args(hint))
+    arguments = [each for each in typing.get_args(hint) if each is not type(None)]
+    base = typing.get_origin(hint) if typing.get_origin(hint) is dict else (arguments or [hint])[0]
+    return {str: "text", int: "integer", float: "number", bool: "true or false", dict: "table"}.get(base, str(base))
+
+
+def _first_sentence(struct: type[msgspec.Struct]) -> str:
+    """msgspec gives a struct without a docstring none of its own; nothing then."""
+    doc = inspect.cleandoc(struct.__doc__ or "")
+    return doc.replace("``", "`").replace("\n", " ")

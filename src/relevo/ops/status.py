@@ -1,0 +1,179 @@
+"""``relevo status`` as a function: a few cheap queries that do not depend on the backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from relevo.errors import SchemaError
+from relevo.ops.status_report import (
+    Consumer,
+    Destination,
+    Held,
+    Lanes,
+    Pending,
+    Relay,
+    Scheduled,
+    Status,
+    Transaction,
+)
+from relevo.ports.database import Database
+from relevo.script import Row, Rows, Script, Statement
+from relevo.settings import Settings
+from relevo.storage import processes
+from relevo.storage.catalog import Catalog
+from relevo.storage.migrating import code_version
+
+COUNT_CAP = 100_000
+"""Counts stop here: an index-only scan of this many entries takes milliseconds, of a million does not."""
+
+LONG_TRANSACTION_S = 60.0
+"""A transaction that is open longer keeps vacuum from cleaning the outbox, and is worth a warning."""
+
+
+async def status(database: Database, settings: Settings) -> Status:
+    """Gather the status in one transaction, which on SQLite only reads.
+
+    Raises ``SchemaError`` for missing or older tables, ``UnreachableError`` when the database does not answer.
+    """
+    catalog = Catalog(database.dialect, settings.database.schema, settings.database.prefix)
+    return await database.run(gather(catalog, database.url), read_only=True)
+
+
+def gather(catalog: Catalog, url: str) -> Script[Status]:
+    """The script behind ``status``."""
+    meta = yield from _meta(catalog)
+    version, _, source, lane_count, *_ = meta
+    capped = {"cap": COUNT_CAP + 1}
+    pending = yield Statement("status.pending", capped)
+    oldest = yield Statement("status.oldest")
+    owners = yield Statement("status.lanes")
+    paused = yield Statement("status.destinations")
+    held = yield Statement("status.held", capped)
+    scheduled = yield Statement("status.scheduled", capped)
+    live = yield from processes.live()
+    transactions, hidden = yield from _transactions(catalog)
+    report = Status(
+        database=url,
+        schema_version=version,
+        source=source,
+        pending=Pending(**_capped(pending[0][0]), oldest_age_s=oldest[0][0] if oldest else None),
+        lanes=Lanes(total=lane_count, free=lane_count - sum(row[1] for row in owners)),
+        relays=_relays(live, owners),
+        destinations_paused=[Destination(topic=row[0], reason=row[1] or "", paused_s=row[2]) for row in paused],
+        held=[_held(row) for row in held],
+        scheduled=Scheduled(**_capped(scheduled[0][0]), next_due_s=scheduled[0][1]),
+        consumers=[_consumer(process) for process in live if process.role == "consumer"],
+        long_transactions=[
+            Transaction(pid=pid, age_s=age_s, state=state or "", query=query or "")
+            for pid, age_s, state, query in transactions
+        ],
+        warnings=[],
+    )
+    return _with_warnings(report, live, hidden, meta)
+
+
+def _meta(catalog: Catalog) -> Script[Row]:
+    rows = yield Statement("meta.read", {"outbox": catalog.table("outbox")})
+    if not rows:
+        raise SchemaError()
+    ours = code_version(catalog.dialect)
+    if rows[0][0] < ours:
+        raise SchemaError(
+            f"Relevo's tables have schema version {rows[0][0]}, this version of Relevo needs {ours}. "
+            "Run: relevo migrate"
+        )
+    return rows[0]
+
+
+def _transactions(catalog: Catalog) -> Script[tuple[Rows, int]]:
+    if catalog.dialect != "postgresql":
+        return (), 0  # SQLite keeps no list of them
+    transactions = yield Statement("status.transactions", {"older_than_s": LONG_TRANSACTION_S})
+    hidden = yield Statement("status.hidden_sessions")
+    return transactions, int(hidden[0][0])
+
+
+def _capped(count: int) -> dict[str, Any]:
+    return {"count": min(count, COUNT_CAP), "count_capped": count > COUNT_CAP}
+
+
+def _relays(live: Sequence[processes.Process], owners: Rows) -> list[Relay]:
+    lanes = {str(holder): (count, low, high) for holder, count, low, high in owners}
+    relays = []
+    for process in live:
+        if process.role == "relay":
+            count, low, high = lanes.get(str(process.process_id), (0, None, None))
+            relays.append(
+                Relay(
+                    process_id=str(process.process_id),
+                    name=process.name,
+                    host=process.host,
+                    pid=process.pid,
+                    version=process.version,
+                    age_s=process.age_s,
+                    lanes=count,
+                    epoch_min=low,
+                    epoch_max=high,
+                )
+            )
+    return relays
+
+
+def _held(row: Row) -> Held:
+    side, consumer, topic, state, keys, messages, oldest_age_s = row
+    return Held(
+        side=side,
+        consumer=consumer,
+        topic=topic,
+        state=state,
+        keys=keys,
+        messages=messages,
+        messages_capped=messages > COUNT_CAP,
+        oldest_age_s=oldest_age_s,
+    )
+
+
+def _consumer(process: processes.Process) -> Consumer:
+    lag = process.detail.get("lag")
+    return Consumer(
+        process_id=str(process.process_id),
+        name=process.name,
+        host=process.host,
+        pid=process.pid,
+        version=process.version,
+        topics=list(process.topics),
+        age_s=process.age_s,
+        lag=lag if isinstance(lag, int) else None,
+    )
+
+
+def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: int, meta: Row) -> Status:
+    warnings = report.warnings
+    if report.pending.count and not report.relays:
+        warnings.append("messages are pending and no relay is running. Start one: relevo relay")
+    elif report.relays and report.lanes.free:
+        warnings.append(
+            f"{report.lanes.free} of {report.lanes.total} lanes are free at this moment; their messages wait until a "
+            "relay takes them, which is a matter of seconds after a start or stop"
+        )
+    parked = sum(held.keys for held in report.held if held.state == "parked")
+    if parked:
+        warnings.append(f"{parked} keys are parked: their messages wait until a person looks at them")
+    warnings += processes.topic_conflicts(live)
+    for transaction in report.long_transactions:
+        who = f"pid {transaction.pid}" if transaction.pid is not None else "a prepared transaction"
+        warnings.append(
+            f"{who} has had a transaction open for {transaction.age_s:.0f} s ({transaction.state}): "
+            f"{' '.join(transaction.query.split())[:80]}. Delivery goes on, but vacuum cannot clean the outbox "
+            "meanwhile"
+        )
+    if hidden:
+        warnings.append(
+            f"{hidden} sessions hide their transactions from this role, so long ones may be missing here. "
+            "Grant it pg_read_all_stats to see them"
+        )
+    cache_size = meta[7]
+    if cache_size is not None and cache_size != 1:
+        warnings.append(f"the outbox's sequence has CACHE {cache_size}, which inverts the order of a key's messages")
+    return report

@@ -1,0 +1,109 @@
+"""What ``relevo status --output json`` prints: a stable structure. Fields may be added, none changes its meaning.
+
+Durations end in ``_s`` and are seconds by the database's clock. A count that reached its cap says so in ``…_capped``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages in the outbox that were not handed over yet. ``oldest_age_s``: since the oldest was written."""
+
+    count: int
+    count_capped: bool
+    oldest_age_s: float | None
+
+
+class Relay(msgspec.Struct, frozen=True, kw_only=True):
+    """A live relay. ``lanes``: how many it owns; ``epoch_min`` and ``epoch_max``: of those lanes."""
+
+    process_id: str
+    name: str
+    host: str
+    pid: int
+    version: str
+    age_s: float
+    lanes: int
+    epoch_min: int | None
+    epoch_max: int | None
+
+
+class Lanes(msgspec.Struct, frozen=True, kw_only=True):
+    """``free``: owned by nobody; messages of those lanes wait until a relay takes them."""
+
+    total: int
+    free: int
+
+
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that takes nothing at the moment. Its messages wait; no attempt of theirs is spent."""
+
+    topic: str
+    reason: str
+    paused_s: float
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys that are not live. ``side``: ``relay`` or ``consumer``; ``consumer`` is empty on the relay's side.
+
+    ``state``: ``waiting`` (a retry is due later), ``draining`` (being worked off) or ``parked`` (a person must look).
+    ``messages``: waiting in the queues of these keys, the first ones included.
+    """
+
+    side: str
+    consumer: str
+    topic: str
+    state: str
+    keys: int
+    messages: int
+    messages_capped: bool
+    oldest_age_s: float
+
+
+class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages to be sent later. ``next_due_s``: until the first; below 0 when it is late."""
+
+    count: int
+    count_capped: bool
+    next_due_s: float | None
+
+
+class Consumer(msgspec.Struct, frozen=True, kw_only=True):
+    """A live consumer process. ``lag``: messages of its shards that it has not settled, as it said last."""
+
+    process_id: str
+    name: str
+    host: str
+    pid: int
+    version: str
+    topics: list[str]
+    age_s: float
+    lag: int | None
+
+
+class Transaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that has been open for long. ``pid`` is ``None`` for a prepared one. ``query`` is cut."""
+
+    pid: int | None
+    age_s: float
+    state: str
+    query: str
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything at one moment. ``warnings``: what a person should look at, in plain words."""
+
+    database: str
+    schema_version: int
+    source: str
+    pending: Pending
+    lanes: Lanes
+    relays: list[Relay]
+    destinations_paused: list[Destination]
+    held: list[Held]
+    scheduled: Scheduled
+    consumers: list[Consumer]
+    long_transactions: list[Transaction]
+    warnings: list[str]

@@ -1,0 +1,18 @@
+"""The grants of one duty as SQL text, names filled in."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from relevo.storage.catalog import Catalog
+
+Duty = Literal["writer", "relay", "consumer", "operator"]
+
+
+def statements(catalog: Catalog, duty: Duty, role: str) -> str:
+    """Grants for ``role``, which is quoted: any name that PostgreSQL takes is taken."""
+    quoted = '"' + role.replace('"', '""') + '"'
+    texts = [catalog.text(f"grants.{duty}")]
+    if catalog.schema is not None:
+        texts.insert(0, f'grant usage on schema "{catalog.schema}" to :role')
+    return "\n".join(f"{text};" for text in texts).replace(":role", quoted)

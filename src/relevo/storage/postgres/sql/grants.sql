@@ -1,0 +1,31 @@
+-- What each duty needs, and nothing else. A column list on insert keeps writers from settling their own rows; the
+-- identity column's sequence needs no grant. `for share` and `for update` ask for an update right on the row.
+
+-- name: grants.writer
+-- Appends through the library, the table or relevo_add; asks whether an id was written; never reads a payload.
+grant insert (event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id, aggregate_version,
+              payload, content_type, headers, created_at) on {outbox} to :role;
+grant select (seq, event_id, created_at) on {outbox} to :role;
+grant execute on function {bucket_of}(bytea, uuid), {uuid7}(),
+  {add}(text, text, jsonb, text, jsonb, integer, bigint, text, text, text) to :role
+
+-- name: grants.relay
+-- Reads and settles the outbox, shares lanes, holds keys. Writes no message of its own and deletes none.
+grant select on {meta}, {outbox} to :role;
+grant update (settled_at, outcome) on {outbox} to :role;
+grant select, update on {lane} to :role;
+grant select, insert, update, delete on {process}, {destination}, {held_key}, {held_message} to :role
+
+-- name: grants.consumer
+-- Inbox, journal and held keys; nothing of the outbox. A consumer that emits is a writer as well.
+grant select on {meta} to :role;
+grant select, insert, update, delete on {inbox}, {journal}, {process}, {held_key}, {held_message} to :role
+
+-- name: grants.operator
+-- Looks at everything, frees or discards held keys. To see other roles' long transactions it also needs
+-- pg_read_all_stats, which only an administrator can grant.
+grant select on {meta}, {migration}, {outbox}, {scheduled}, {lane}, {cursor}, {wal_position}, {process}, {destination},
+  {held_key}, {held_message}, {inbox}, {journal}, {outbox_readable}, {held_readable} to :role;
+grant execute on function {as_text}(bytea), {bucket_of}(bytea, uuid) to :role;
+grant update, delete on {held_key} to :role;
+grant delete on {held_message} to :role
