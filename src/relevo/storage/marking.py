@@ -23,18 +23,20 @@ def take(
     lanes: Mapping[int, int],
     lane_count: int,
     *,
+    floor: int,
     after: int,
     in_flight: Sequence[int],
     messages_max: int,
     bytes_max: int,
     without: Collection[str],
 ) -> Script[Rows]:
-    """Rows of ``(seq, lane, event_id, …)`` in ``seq`` order, without those in flight."""
+    """Rows of ``(seq, lane, event_id, …, xmin, xmax)`` in ``seq`` order, without those in flight."""
     rows = yield Statement(
         "mark.take",
         {
             **owned(holder, lanes),
             "lane_count": lane_count,
+            "floor": floor,
             "after": after,
             "in_flight": list(in_flight),
             "messages_max": messages_max,

@@ -7,6 +7,8 @@ from uuid import UUID
 
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
+from relevo.script import Rows
+from relevo.sources.mark.floor import Floor
 from relevo.storage import marking
 from relevo.storage.rows import message_reader
 
@@ -28,18 +30,24 @@ class MarkSource:
         self._lane_count = lane_count
         self._idle_timeout_s = lease_s / 2
         self._lanes: dict[int, int] = {}
+        self._without: frozenset[str] = frozenset()
         self._in_flight: dict[int, tuple[int, ...]] = {}
         self._after = 0
+        self._floor = Floor()
         self._message = message_reader(database.dialect)
         self._fills_buckets = database.dialect == "sqlite"  # its view cannot compute SHA-256
 
     async def assign(self, lanes: Mapping[int, int]) -> None:
         self._lanes = dict(lanes)
-        self._after = 0 if not self._in_flight else self._after
+        self._start_over()
 
     async def take(self, max_messages: int, max_bytes: int, *, without_topics: Collection[str] = ()) -> Taken:
         if not self._lanes:
             return NOTHING
+        without = frozenset(without_topics)
+        if without != self._without:
+            self._without = without
+            self._start_over()
         if self._fills_buckets:
             await self._database.run(marking.fill_buckets())
         flying = [seq for seqs in self._in_flight.values() for seq in seqs]
@@ -48,29 +56,17 @@ class MarkSource:
                 self._holder,
                 self._lanes,
                 self._lane_count,
+                floor=self._floor.seq,
                 after=self._after,
                 in_flight=flying,
                 messages_max=max_messages,
                 bytes_max=max_bytes,
-                without=without_topics,
+                without=self._without,
             ),
             read_only=True,
         )
         known = set(flying)
-        rows = [row for row in rows if row[0] not in known]
-        if not rows:
-            self._after = 0 if not self._in_flight else self._after
-            return NOTHING
-        message = self._message
-        taken = Taken(
-            [row[0] for row in rows],
-            [row[1] for row in rows],
-            [message(row[2:]) for row in rows],
-            exhausted=len(rows) < max_messages,
-        )
-        self._in_flight[id(taken)] = tuple(taken.seqs)
-        self._after = max(self._after, taken.seqs[-1])
-        return taken
+        return self._taken([row for row in rows if row[0] not in known], flying, max_messages)
 
     async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
         try:
@@ -81,11 +77,10 @@ class MarkSource:
         except BaseException:
             await self.release(taken)
             raise
-        clean = not dispositions and not settled.lost
-        if clean:
-            self._in_flight.pop(id(taken), None)
-        else:
+        if dispositions or settled.lost:
             await self.release(taken)
+        else:
+            self._in_flight.pop(id(taken), None)
         return settled
 
     async def release(self, taken: Taken) -> None:
@@ -94,3 +89,28 @@ class MarkSource:
 
     async def aclose(self) -> None:
         self._in_flight.clear()
+
+    def _taken(self, rows: Rows, flying: list[int], max_messages: int) -> Taken:
+        if not rows:
+            if not self._in_flight:
+                self._after = self._floor.seq
+            return NOTHING
+        message = self._message
+        seqs = [row[0] for row in rows]
+        taken = Taken(
+            seqs,
+            [row[1] for row in rows],
+            [message(row[2:]) for row in rows],
+            exhausted=len(rows) < max_messages,
+        )
+        self._in_flight[id(taken)] = tuple(seqs)
+        self._after = max(self._after, seqs[-1])
+        xmin, xmax = rows[0][-2:]
+        self._floor.advance(xmin, xmax, seqs[-1], (seqs[0], *flying))
+        return taken
+
+    def _start_over(self) -> None:
+        """Other lanes or topics than before: what was passed for them may be unsettled."""
+        self._floor.reset()
+        if not self._in_flight:
+            self._after = 0

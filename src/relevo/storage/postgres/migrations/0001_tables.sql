@@ -13,10 +13,12 @@ create table {meta} (
 
 -- Partitioned by seq from the start (docs/decisions/0001): one unbounded partition costs writers next to nothing, and
 -- cutting it later needs no copy. seq is the only order; event_id is identity and never used for order.
+-- tx stands before seq: defaults are evaluated in column order, so a transaction has its xid before it takes a seq.
+-- The sources rely on it: once every xid below a snapshot's xmax has ended, no row below a seq seen in it can appear.
 create table {outbox} (
+  tx xid8 not null default pg_current_xact_id(),   -- top-level xid; never xmin
   seq bigint generated always as identity (cache 1),
   event_id uuid not null,
-  tx xid8 not null default pg_current_xact_id(),   -- top-level xid, for the log source; never xmin
   bucket smallint not null check (bucket between 0 and 1023),
   kind text not null default 'event' check (kind in ('event', 'command')),
   topic text not null,

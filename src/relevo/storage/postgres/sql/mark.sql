@@ -3,6 +3,8 @@
 -- name: mark.take
 -- One statement, one snapshot: everything unsettled in seq order, but for what is in flight. A row that commits late
 -- has a seq below `after`; it is found by the first branch, so nothing waits for it and it never waits for a backlog.
+-- Up to `floor` everything is known to be settled or rolled back: without it each page would walk the dead index
+-- entries of all pages before it (measured: 57k rows/s at 20,000 rows fell to 22k at 200,000).
 -- The lanes are checked against their rows, so that a relay whose epochs are gone reads nothing.
 with owned as materialized (
   select array_agg(l.lane is not null order by n.lane) as lanes
@@ -10,7 +12,7 @@ with owned as materialized (
   left join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch) on o.lane = n.lane
   left join {lane} l on l.lane = o.lane and l.epoch = o.epoch and l.holder = :holder
 ), late as materialized (
-  select seq from {outbox} where settled_at is null and seq <= :after
+  select seq from {outbox} where settled_at is null and seq > :floor and seq <= :after
   except all select unnest(cast(:in_flight as bigint[]))
   order by seq limit :messages_max
 ), page as (
@@ -24,7 +26,9 @@ with owned as materialized (
    order by o.seq limit :messages_max)
 )
 select seq, (bucket % :lane_count)::integer, event_id, kind, topic, key, type, schema_version, aggregate_type,
-       aggregate_id, aggregate_version, payload, content_type, headers::text, created_at
+       aggregate_id, aggregate_version, payload, content_type, headers::text, created_at,
+       (select pg_snapshot_xmin(pg_current_snapshot())::text::bigint),
+       (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint)
 from (
   select page.*, sum(coalesce(octet_length(payload), 0)) over (order by seq rows unbounded preceding) as bytes
   from page
