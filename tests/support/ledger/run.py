@@ -1,0 +1,181 @@
+"""One ledger run: real writers, relays and consumers as processes, killed at random, and the account at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relevo.ops.migrate import migrate
+from relevo.settings import load
+from tests.support.ledger.account import Account, take_account
+from tests.support.ledger.app import TABLES, begin, connect, execute
+
+REPO = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Size of a run. ``transactions`` per writer; ``kills`` in all, every ``kill_every_s`` seconds or so."""
+
+    database: str
+    broker: str
+    broker_options: str = ""
+    writers: int = 4
+    relays: int = 2
+    consumers: int = 2
+    transactions: int = 500
+    accounts: int = 100
+    kills: int = 6
+    kill_every_s: float = 1.5
+    lease_s: float = 2.0
+    patience_s: float = 120.0
+    seed: int = 1
+    relay_module: str = "relevo"
+
+
+@dataclass
+class Child:
+    name: str
+    command: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
+            self.process = subprocess.Popen(
+                self.command, cwd=REPO, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.starts += 1
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        if not self.running or self.process is None:
+            return
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-20:]) if self.log.exists() else ""
+
+
+@dataclass
+class LedgerRun:
+    """Use as ``with LedgerRun(plan, folder) as run: …``; its processes are ended with the block."""
+
+    plan: Plan
+    folder: Path
+    kills: dict[str, int] = field(default_factory=dict)
+
+    def __enter__(self) -> LedgerRun:
+        plan = self.plan
+        config = self.folder / "relevo.toml"
+        config.write_text(
+            f'service = "ledger"\n[database]\nurl = "{plan.database}"\n[broker]\nurl = "{plan.broker}"\n'
+            f"options = {{ {plan.broker_options} }}\n"
+            f"[relay]\nlease_s = {plan.lease_s}\nsend_timeout_s = {plan.lease_s / 3}\nbatch_max = 200\n"
+            f"[consumer]\nlease_s = {plan.lease_s}\nin_flight_max = 16\n"
+        )
+        self.settings = load(config, environ={})
+        migrate(self.settings)
+        with contextlib.closing(connect(plan.database)) as connection:
+            begin(connection)
+            for table in TABLES:
+                execute(connection, table)
+            for number in range(plan.accounts):
+                execute(connection, "insert into ledger_account values (:name, 0)", name=f"a{number}")
+            connection.commit()
+        common = ["--config", str(config)]
+        python = sys.executable
+        self.relays = [
+            self._child(f"relay{number}", [python, "-m", plan.relay_module, *common, "relay"])
+            for number in range(plan.relays)
+        ]
+        self.consumers = [
+            self._child(
+                f"consumer{number}", [python, "-m", "relevo", *common, "consume", "tests.support.ledger.app:books"]
+            )
+            for number in range(plan.consumers)
+        ]
+        self.writers = [
+            self._child(
+                f"writer{number}",
+                [python, "-m", "tests.support.ledger.writer", plan.database]
+                + [str(plan.seed * 100 + number), str(plan.transactions), str(plan.accounts)],
+            )
+            for number in range(plan.writers)
+        ]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for child in [*self.writers, *self.relays, *self.consumers]:
+            child.end()
+
+    def _child(self, name: str, command: list[str]) -> Child:
+        return Child(name, command, self.folder / f"{name}.log")
+
+    def play(self, *, between: Callable[[int], None] = lambda kill: None) -> Account:
+        """Write, kill at random, wait until everything arrived; the account as it is then or after the patience.
+
+        ``between`` is called with the number of kills so far, before each.
+        """
+        chance = random.Random(self.plan.seed)
+        for child in [*self.relays, *self.consumers, *self.writers]:
+            child.start()
+        deadline = time.monotonic() + self.plan.patience_s
+        next_kill = time.monotonic() + self.plan.kill_every_s
+        done = 0
+        while time.monotonic() < deadline:
+            for child in [*self.relays, *self.consumers]:
+                if not child.running:
+                    raise AssertionError(f"{child.name} ended by itself:\n{child.tail()}")
+            if done < self.plan.kills and time.monotonic() >= next_kill:
+                between(done)
+                victim = chance.choice([*self.relays, *self.consumers])
+                victim.kill()
+                self.kills[victim.name] = self.kills.get(victim.name, 0) + 1
+                victim.start()
+                done += 1
+                next_kill = time.monotonic() + chance.uniform(0.5, 1.5) * self.plan.kill_every_s
+            if done >= self.plan.kills and not any(writer.running for writer in self.writers):
+                account = take_account(self.plan.database)
+                if account.holds or account.twice or account.out_of_order:
+                    break
+            time.sleep(0.1)
+        for writer in self.writers:
+            assert writer.process is not None and writer.process.poll() == 0, f"{writer.name} failed:\n{writer.tail()}"
+        return take_account(self.plan.database)
+
+    def report(self, account: Account) -> str:
+        killed = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
+        return f"ledger: {account}; killed {sum(self.kills.values())} times ({killed})"
+
+    def tails(self) -> Iterator[str]:
+        for child in [*self.relays, *self.consumers]:
+            yield f"--- {child.name}\n{child.tail()}"
