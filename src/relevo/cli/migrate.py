@@ -59,5 +59,6 @@ def _migrate(settings: Settings, *, dry_run: bool) -> None:
     if done.moved_from is not None:
         progress(
             f"WARNING: these tables come from another cluster (system identifier {done.moved_from}): they were "
-            "restored or copied. The new identifier is recorded. If the original still runs, both deliver the same events"
+            "restored or copied. The new identifier is recorded. If the original still runs, both deliver the "
+            "same events"
         )

@@ -18,7 +18,7 @@ from relevo.settings import BrokerSettings, DatabaseSettings
 def write_settings(
     path: Path, *, database_url: str | None = None, broker_url: str | None = None, force: bool = False
 ) -> None:
-    """Write the file; raises ``ConfigError`` for a URL Relevo cannot read, or a file that exists or cannot be written."""
+    """Write the file; raises ``ConfigError`` for a URL Relevo cannot read, and for a file that exists already."""
     if database_url is not None:
         dialect_of(database_url)
     text = settings_file(

@@ -20,7 +20,7 @@ from {destination} where state = 'paused' order by topic;
 -- name: status.held
 with behind as (
   select side, consumer, topic, held_key, count(*) as messages
-  from (select side, consumer, topic, held_key from {held_message} limit :cap) as some
+  from (select side, consumer, topic, held_key from {held_message} limit :cap) as first_ones
   group by side, consumer, topic, held_key
 )
 select k.side, k.consumer, k.topic, k.state, count(*), cast(coalesce(sum(b.messages), 0) as bigint),
@@ -31,7 +31,7 @@ group by k.side, k.consumer, k.topic, k.state order by 1, 2, 3, 4;
 
 -- name: status.scheduled
 select count(*), cast(extract(epoch from (select min(due_at) from {scheduled}) - clock_timestamp()) as double precision)
-from (select from {scheduled} limit :cap) as some;
+from (select from {scheduled} limit :cap) as first_ones;
 
 -- name: status.transactions
 -- Transactions that keep vacuum from its work: sessions, and prepared ones that nobody ended.
