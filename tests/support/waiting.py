@@ -1,4 +1,4 @@
-"""Waiting for facts: poll a condition until it holds or a deadline passes. Nothing in the tests waits for time alone."""
+"""Waiting for facts: poll a condition until it holds or a deadline passes. Nothing waits for time alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def eventually(
     timeout_s: float = 20.0,
     every_s: float = 0.01,
 ) -> T:
-    """The first truthy value of ``condition``; an AssertionError that says ``what`` was waited for, and the last value."""
+    """The first truthy value of ``condition``; an AssertionError says ``what`` was waited for, and the last value."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()

@@ -113,6 +113,7 @@ class LedgerRun:
             connection.commit()
         common = ["--config", str(config)]
         python = sys.executable
+        sizes = [str(plan.transactions), str(plan.accounts)]
         self.relays = [
             self._child(f"relay{number}", [python, "-m", plan.relay_module, *common, "relay"])
             for number in range(plan.relays)
@@ -126,8 +127,7 @@ class LedgerRun:
         self.writers = [
             self._child(
                 f"writer{number}",
-                [python, "-m", "tests.support.ledger.writer", plan.database]
-                + [str(plan.seed * 100 + number), str(plan.transactions), str(plan.accounts)],
+                [python, "-m", "tests.support.ledger.writer", plan.database, str(plan.seed * 100 + number), *sizes],
             )
             for number in range(plan.writers)
         ]
