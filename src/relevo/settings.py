@@ -59,9 +59,11 @@ class RelaySettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Consumer processes. Durations in seconds."""
+    """Consumer processes. Durations in seconds. ``in_flight_max``: messages taken and not settled. ``threads`` and
+    ``connections_max``: transactions at once, of plain and of ``async`` handlers; each has a database connection."""
 
     in_flight_max: int = 64
+    connections_max: int = 10
     batch_max: int = 100
     threads: int = 8
     lease_s: float = 15.0
@@ -163,6 +165,8 @@ def check(settings: Settings, where: str = "the settings") -> Settings:
             "relay.poll_min_s must be above 0 and not above poll_max_s",
         ),
         (settings.consumer.in_flight_max < 1, "consumer.in_flight_max must be at least 1"),
+        (settings.consumer.batch_max < 1, "consumer.batch_max must be at least 1"),
+        (settings.consumer.connections_max < 1, "consumer.connections_max must be at least 1"),
         (settings.consumer.threads < 1, "consumer.threads must be at least 1"),
         (settings.consumer.lease_s <= 0, "consumer.lease_s must be above 0"),
     ]

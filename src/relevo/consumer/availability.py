@@ -1,0 +1,97 @@
+"""The database's availability as one consumer sees it: down pauses everything, a probe finds out when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from relevo.errors import RelevoError
+from relevo.policy import PROBE_BACKOFF
+from relevo.ports.database import Database
+from relevo.runtime.classify import is_transient
+from relevo.script import Script
+from relevo.storage import inboxing
+
+log = logging.getLogger("relevo.consumer")
+T = TypeVar("T")
+
+
+class Availability:
+    """Used from one event loop. ``on_change`` gets the reason when it goes down, and ``None`` when it is back.
+
+    An outage spends no attempt and loses nothing: whoever needs the database waits in ``up`` and goes on by itself.
+    """
+
+    def __init__(self, database: Database, name: str, on_change: Callable[[str | None], None]) -> None:
+        self._database = database
+        self._name = name
+        self._on_change = on_change
+        self._is_up = asyncio.Event()
+        self._is_up.set()
+        self._failures = 0
+        self._prober: asyncio.Task[None] | None = None
+        self.reason: str | None = None
+
+    async def up(self) -> None:
+        """Wait until the database is believed to answer."""
+        await self._is_up.wait()
+
+    def worked(self) -> None:
+        """A transaction committed: the next outage is probed from the shortest delay again."""
+        self._failures = 0
+
+    def down(self, reason: str) -> None:
+        """Pause, and probe with capped, jittered backoff until it answers."""
+        if not self._is_up.is_set():
+            return
+        self._is_up.clear()
+        self.reason = reason
+        self._failures += 1
+        log.warning(
+            "consumer %s: the database is not available, so nothing is taken and no attempt is spent; it is probed and "
+            "work resumes by itself (%s)",
+            self._name,
+            reason,
+        )
+        self._on_change(reason)
+        self._prober = asyncio.create_task(self._probe())
+
+    async def run(self, make: Callable[[], Script[T]], *, read_only: bool = False) -> T:
+        """Bookkeeping: run a script, again after an outage or a conflict, until it is done. ``make`` is called for each
+        try. Raises what waiting cannot help."""
+        while True:
+            await self.up()
+            try:
+                result = await self._database.run(make(), read_only=read_only)
+            except Exception as error:
+                if isinstance(error, RelevoError):  # unreachable, or tables missing: say so, and wait
+                    self.down(str(error))
+                elif is_transient(error):
+                    await asyncio.sleep(PROBE_BACKOFF.delay_s(1))
+                else:
+                    raise
+                continue
+            self.worked()
+            return result
+
+    async def aclose(self) -> None:
+        if self._prober is not None:
+            self._prober.cancel()
+            await asyncio.gather(self._prober, return_exceptions=True)
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(PROBE_BACKOFF.delay_s(self._failures))
+            try:
+                await self._database.run(inboxing.identity(), read_only=True)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is not back
+                self._failures += 1
+                self.reason = str(error)
+                continue
+            self.reason = None
+            self._is_up.set()
+            log.info("consumer %s: the database answers again; going on", self._name)
+            self._on_change(None)
+            return

@@ -1,0 +1,119 @@
+"""Declaring a consumer: a name, topics, and one handler per type. A description: it connects to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from relevo.consumer.handlers import Handler, OnReplay, read
+from relevo.consumer.routing import Routes, is_pattern
+from relevo.errors import ConfigError, RefusedError
+from relevo.event import declaration_of
+from relevo.message import check_name
+from relevo.policy import Backoff, OnRejected, Order, Policy
+from relevo.storage.transactions import source_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Consumer:
+    """A named group of handlers. The name is its identity in the inbox: renaming it processes everything again.
+
+    ``topics``: what it subscribes to. ``tx``: where transactions come from (sessionmaker, engine, pool, or a function
+    that returns a connection), of the *same database* that holds Relevo's tables; ``None`` for the configured one.
+    ``retry``, ``order``, ``on_rejected`` and ``inline_retry_s`` are defaults for its handlers. ``skip_types``: types or
+    patterns without a handler that are passed over; any other type without a handler is parked, not lost.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        topics: Sequence[str],
+        *,
+        tx: Any = None,
+        retry: Backoff | None = None,
+        order: Order = "key",
+        on_rejected: OnRejected = "park",
+        on_unknown: Literal["park"] = "park",
+        skip_types: Sequence[str] = (),
+        inline_retry_s: float = 2.0,
+    ) -> None:
+        try:
+            check_name("consumer name", name)
+            for topic in topics:
+                check_name("topic", topic)
+        except RefusedError as error:
+            raise ConfigError(str(error)) from None
+        if isinstance(topics, str) or not topics:
+            raise ConfigError(f"consumer {name!r} wants a list of topics, at least one")
+        if on_unknown != "park":
+            raise ConfigError(f"consumer {name!r}: on_unknown is 'park'; name the types to pass over in skip_types=[…]")
+        self.name = name
+        self.topics: tuple[str, ...] = tuple(dict.fromkeys(topics))
+        self.tx = tx
+        self.skip_types: tuple[str, ...] = tuple(skip_types)
+        self.policy = Policy(retry or Backoff(), on_rejected, order, inline_retry_s)
+        self._handlers: list[Handler] = []
+        if tx is not None:
+            source_of(tx)  # refuses what nothing could come from
+
+    def on(
+        self,
+        what: type | str,
+        *,
+        retry: Backoff | None = None,
+        order: Order | None = None,
+        on_replay: OnReplay = "skip",
+        on_rejected: OnRejected | None = None,
+        inline_retry_s: float | None = None,
+    ) -> Callable[[F], F]:
+        """Declare the handler of a class (``@event`` or ``@command``), a type's name or a pattern (``"shop.order.*"``).
+
+        A class is decoded; a name or pattern gets the raw ``Message`` as ``event.data``. The handler takes ``(event)``
+        or ``(event, tx)``; what ``tx`` is follows from its annotation. Raises ``ConfigError`` for what cannot work.
+        """
+        if on_replay not in ("skip", "apply"):
+            raise ConfigError(f"on_replay is 'skip' or 'apply', not {on_replay!r}")
+        selector, data_type = _selected(what)
+        policy = Policy(
+            retry or self.policy.retry,
+            on_rejected or self.policy.on_rejected,
+            order or self.policy.order,
+            self.policy.inline_retry_s if inline_retry_s is None else inline_retry_s,
+        )
+
+        def declare(function: F) -> F:
+            handler = read(function, selector, data_type, policy, on_replay)
+            Routes(self.name, [*self._handlers, handler], self.skip_types)
+            self._handlers.append(handler)
+            return function
+
+        return declare
+
+    @property
+    def handlers(self) -> Sequence[Handler]:
+        return tuple(self._handlers)
+
+    def routes(self) -> Routes:
+        """The handlers as they are now, ready to look up."""
+        if not self._handlers:
+            raise ConfigError(f"consumer {self.name!r} has no handler: declare one with @{self.name}.on(…)")
+        return Routes(self.name, self._handlers, self.skip_types)
+
+    def __repr__(self) -> str:
+        return f"Consumer({self.name!r}, topics={list(self.topics)!r}, handlers={len(self._handlers)})"
+
+
+def _selected(what: type | str) -> tuple[str, type | None]:
+    if isinstance(what, str):
+        if not is_pattern(what):
+            try:
+                check_name("type", what)
+            except RefusedError as error:
+                raise ConfigError(str(error)) from None
+        return what, None
+    try:
+        declaration = declaration_of(what)
+    except RefusedError as error:
+        raise ConfigError(str(error)) from None
+    return declaration.type, declaration.cls

@@ -1,0 +1,172 @@
+"""Draining: held keys that are due are worked off by any process of the consumer, head by head, under a claim.
+
+Order holds because arrivals queue behind under the key's lock, and because the inbox absorbs a head that two processes
+run. Whatever empties the queue under that lock makes the key live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from relevo.consumer.runs import Gone, Result, follow
+from relevo.consumer.shared import CONFLICTS_MAX, Shared, killer, unhandled, why
+from relevo.consumer.work import drained
+from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
+from relevo.outcome import Conflict, Failed
+from relevo.runtime.probes import probe
+from relevo.script import Script
+from relevo.storage import holding, inboxing
+from relevo.storage.holding import Claimed, Head, HeldState, Lost
+
+log = logging.getLogger("relevo.consumer")
+
+POLL_S = 1.0
+"""How often held keys are looked for when none is known to be due: another process may have held or released some."""
+BUSY_S = 0.25
+"""How long to wait when what is due is being claimed by somebody else."""
+
+
+class Drain:
+    """Runs until the engine stops; at most ``keys_max`` keys at once."""
+
+    def __init__(self, shared: Shared, keys_max: int) -> None:
+        self._shared = shared
+        self._keys_max = keys_max
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def run(self) -> None:
+        """Claim what is due and drain it. Ends when the engine is stopping, with the claims given up."""
+        shared = self._shared
+        try:
+            while not shared.interrupt.stopping:
+                shared.drain_wanted.clear()
+                due_s = await shared.database.run(lambda: holding.next_due("consumer", shared.name), read_only=True)
+                free = self._keys_max - len(self._tasks)
+                if due_s == 0 and free and await self._claim(free):
+                    continue
+                await self._wait(POLL_S if due_s is None or not free else max(0.05, min(due_s or BUSY_S, POLL_S)))
+            await asyncio.gather(*self._tasks)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _claim(self, free: int) -> bool:
+        shared = self._shared
+        claims = await shared.database.run(
+            lambda: holding.claim_due("consumer", shared.name, shared.owner, shared.lease_s, free)
+        )
+        for claim in claims:
+            task = asyncio.create_task(self._drain(claim))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        return bool(claims)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._shared.drain_wanted.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("draining a key failed; its claim expires and it is drained again", exc_info=error)
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._shared.drain_wanted.wait()
+        except TimeoutError:
+            pass
+
+    async def _drain(self, claim: Claimed) -> None:
+        """One key, until it is empty, fails, is lost, or the engine stops."""
+        shared = self._shared
+        suspect, spend, conflicts = claim.suspect, 1, 0
+        try:
+            while not shared.interrupt.stopping:
+                await shared.database.up()
+                async with shared.gate.alone() if suspect else shared.gate.beside_others():
+                    take = partial(holding.head, claim, lease_s=shared.lease_s, spend=spend)
+                    head = await shared.database.run(take)
+                    if head is None or isinstance(head, Lost):
+                        return
+                    outcome = await self._attempt(claim, head, suspect)
+                if isinstance(outcome, Gone):
+                    return
+                conflicts = conflicts + 1 if isinstance(outcome, Conflict) else 0
+                if isinstance(outcome, Conflict) and conflicts > CONFLICTS_MAX:
+                    outcome = Failed("conflict", outcome.reason)
+                again = await self._act(claim, head, outcome)
+                if again is None:
+                    return
+                spend = again
+                suspect = suspect and again == 0
+            await shared.database.run(lambda: holding.release(claim, refund=0))
+        except asyncio.CancelledError:
+            await self._give_up(claim)
+            raise
+
+    async def _attempt(self, claim: Claimed, head: Head, suspect: bool) -> Result:
+        shared, message = self._shared, head.message
+        handler = shared.routes.find(message.type)
+        if handler is None:
+            return unhandled(message, None)
+        if suspect and head.attempts > handler.policy.retry.attempts:
+            return killer(head.attempts - 1)
+        steps = drained(shared.name, claim, message, head.held_seq)
+        return await shared.runs.once(handler, message, steps, head.attempts)
+
+    async def _act(self, claim: Claimed, head: Head, outcome: Result) -> int | None:
+        """``None``: the key is given up. Else attempts to spend on the next run: 1, or 0 for the same head again."""
+        shared, message = self._shared, head.message
+        policy = shared.policy_of(shared.routes.find(message.type))
+        decision = follow(outcome, head.attempts, policy)
+        match decision:
+            case Settle():
+                shared.database.worked()
+                probe("consumer.drained")
+                return 1
+            case Again(delay_s, reason, counts):
+                if delay_s > policy.inline_retry_s:
+                    await self._put_back(claim, outcome, reason, "waiting", head.attempts, delay_s)
+                    return None
+                await shared.interrupt.sleep(delay_s, lambda: False)
+                return int(counts)
+            case Wait(delay_s, reason):
+                await self._put_back(claim, outcome, reason, "waiting", head.attempts, delay_s)
+            case Park(reason):
+                await self._put_back(claim, outcome, reason, "parked", head.attempts, None)
+            case Skip():
+                done = await shared.database.run(lambda: self._skip(claim, head))
+                return 1 if done else None
+            case LookUp():
+                found = await shared.database.run(lambda: inboxing.find(shared.name, message.event_id))
+                return 1 if found else 0
+            case Pause(reason):
+                shared.database.down(reason)
+                return 0
+            case HandBack():
+                await shared.database.run(lambda: holding.release(claim, refund=1))
+        return None
+
+    def _skip(self, claim: Claimed, head: Head) -> Script[bool]:
+        yield from inboxing.insert(self._shared.name, head.message.event_id, outcome="skipped")
+        return (yield from holding.remove(claim, head.held_seq))
+
+    async def _put_back(
+        self, claim: Claimed, outcome: Result, reason: str, state: HeldState, attempts: int, delay_s: float | None
+    ) -> None:
+        await self._shared.database.run(
+            lambda: holding.put_back(claim, state=state, why=why(reason, outcome), attempts=attempts, delay_s=delay_s)
+        )
+        self._shared.drain_wanted.set()
+
+    async def _give_up(self, claim: Claimed) -> None:
+        """Cancelled: hand the key back if the database answers soon; else its lease runs out."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self._shared.database.run(lambda: holding.release(claim, refund=1))
+        except Exception:
+            log.debug("a claim could not be given up; its lease runs out", exc_info=True)

@@ -1,0 +1,193 @@
+"""Taking: deliveries from the broker into the journal and onto their keys' queues, within a bounded window."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import count
+
+from relevo.consumer.keys import KeyQueues
+from relevo.consumer.messages import Item, Messages
+from relevo.consumer.shared import Shared
+from relevo.errors import ConfigError, UnreachableError
+from relevo.policy import PROBE_BACKOFF
+from relevo.ports.broker import Delivery, Subscription
+from relevo.runtime.probes import probe
+
+log = logging.getLogger("relevo.consumer")
+
+TAKE_S = 0.5
+"""How long one ``take`` may wait: also how long a stop waits for it."""
+ROOM_S = 0.02
+"""How long to wait for more room in the window before taking what little fits."""
+
+
+class Intake:
+    """``in_flight_max``: messages taken and not settled, over all keys; ``batch_max``: most per take."""
+
+    def __init__(self, shared: Shared, subscription: Subscription, *, in_flight_max: int, batch_max: int) -> None:
+        self._shared = shared
+        self._subscription = subscription
+        self._messages = Messages(shared, subscription)
+        self._in_flight_max = in_flight_max
+        self._batch_max = batch_max
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues: KeyQueues[Item] = KeyQueues(self._work, self._failed)
+        self._items: set[Item] = set()
+        self._room = asyncio.Event()
+        self._alone = count()
+        self._paused = False
+        self._failures = 0
+        self.problem: str | None = None
+
+    def __len__(self) -> int:
+        """Messages in flight."""
+        return len(self._items)
+
+    async def run(self) -> None:
+        """Take until the engine stops. Raises only for bugs: outages are waited out."""
+        while not self._shared.interrupt.stopping:
+            if self._failure.done():
+                self._failure.result()
+            if not await self._has_room():
+                continue
+            deliveries = await self._take()
+            if deliveries:
+                probe("consumer.taken")
+                await self._accept(deliveries)
+            elif not self._items:
+                await self._shared.journal.flush()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Stop: what runs may finish, what has not begun is handed back. After ``timeout_s``, or at once when the
+        database is away, the rest is cancelled and handed back too."""
+        joined = asyncio.ensure_future(self._queues.join())
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while not joined.done() and loop.time() < end and self._shared.database.reason is None:
+            await asyncio.wait([joined], timeout=min(0.1, max(0.0, end - loop.time())))
+        joined.cancel()
+        left = [item.delivery for item in self._items]
+        await self._queues.cancel()
+        self._items.clear()
+        if left:
+            log.warning("consumer %s: %d messages were cut short; they come again", self._shared.name, len(left))
+            await self._give_back(left)
+
+    async def revoked(self, shards: Sequence[str], timeout_s: float) -> None:
+        """Shards are about to be taken away: finish what runs there, bounded; what has not begun is given back."""
+        gone = set(shards)
+        waiting = [item.done for item in self._items if item.delivery.shard in gone]
+        for item in self._items:
+            item.revoked = item.revoked or item.delivery.shard in gone
+        self._shared.interrupt.stir()
+        if waiting:
+            await asyncio.wait(waiting, timeout=timeout_s)
+        if self._shared.database.reason is None:
+            await self._shared.journal.flush()
+        await self._subscription.flush()
+
+    async def _has_room(self) -> bool:
+        """Whether to take now. Pauses the fetch while the window is full or the database is away."""
+        if self._shared.database.reason is not None:
+            self._pause()
+            await self._until(self._shared.database.up())
+            return False
+        room = self._in_flight_max - len(self._items)
+        if room < min(self._batch_max, max(1, self._in_flight_max // 4)):
+            self._room.clear()
+            if room <= 0:
+                self._pause()
+                await self._until(self._room.wait())
+                return False
+            try:
+                async with asyncio.timeout(ROOM_S):
+                    await self._room.wait()
+            except TimeoutError:
+                pass
+        self._resume()
+        return True
+
+    async def _until(self, event: object) -> None:
+        """Wait for ``event``, a second at most: a stop or a bug must be seen too."""
+        try:
+            async with asyncio.timeout(TAKE_S):
+                await event  # type: ignore[misc]
+        except TimeoutError:
+            pass
+
+    async def _take(self) -> Sequence[Delivery]:
+        room = self._in_flight_max - len(self._items)
+        try:
+            deliveries = await self._subscription.take(min(self._batch_max, max(1, room)), TAKE_S)
+        except (UnreachableError, ConfigError) as error:
+            self._failures += 1
+            if self.problem is None:
+                log.warning("consumer %s: the broker gives nothing (%s); trying again", self._shared.name, error)
+            self.problem = str(error)
+            await self._shared.interrupt.sleep(PROBE_BACKOFF.delay_s(self._failures), lambda: False)
+            return ()
+        self._failures, self.problem = 0, None
+        return deliveries
+
+    async def _accept(self, deliveries: Sequence[Delivery]) -> None:
+        shared = self._shared
+        found = await shared.journal.taken([delivery.message.event_id for delivery in deliveries])
+        probe("consumer.journaled")
+        loop = asyncio.get_running_loop()
+        for delivery in deliveries:
+            message = delivery.message
+            handler = shared.routes.find(message.type)
+            if handler is None and delivery.malformed is None and shared.routes.skips(message.type):
+                shared.journal.settled(message.event_id)
+                await self._subscription.settle([delivery])
+                continue
+            before = found.get(message.event_id)
+            item = Item(
+                delivery,
+                handler,
+                shared.key_of(message, handler),
+                before.attempts if before else 0,
+                before.suspect if before else False,
+                loop.create_future(),
+            )
+            self._items.add(item)
+            self._queues.put(next(self._alone) if item.key.alone else (message.topic, message.key), item)
+
+    async def _work(self, item: Item) -> None:
+        try:
+            settled = await self._messages.process(item)
+            if settled:
+                self._shared.journal.settled(item.delivery.message.event_id)
+                await self._subscription.settle([item.delivery])
+                probe("consumer.settled")
+            else:
+                await self._give_back([item.delivery])
+            self._items.discard(item)  # not when cancelled: `finish` gives those back
+        finally:
+            if not item.done.done():
+                item.done.set_result(None)
+            self._room.set()
+
+    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        owned = [delivery for delivery in deliveries if self._subscription.owns(delivery)]
+        if owned:
+            await self._subscription.hand_back(owned)
+        if self._shared.database.reason is None:
+            await self._shared.journal.hand_back([delivery.message.event_id for delivery in deliveries])
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+        self._room.set()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._subscription.pause()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._subscription.resume()

@@ -1,0 +1,143 @@
+"""What happens to one message that came from the broker, until it is settled, held or handed back."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from relevo.consumer.handlers import Handler
+from relevo.consumer.runs import Behind, Result, follow
+from relevo.consumer.shared import CONFLICTS_MAX, Shared, killer, unhandled, why
+from relevo.consumer.work import first_run
+from relevo.decide import Again, Decision, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
+from relevo.outcome import Accepted, Conflict, Failed
+from relevo.ports.broker import Delivery, Subscription
+from relevo.runtime.probes import probe
+from relevo.storage import holding, inboxing
+from relevo.storage.holding import HeldState, KeyId
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One delivery in hand. ``attempts``: counted so far. ``suspect``: an earlier owner never settled it."""
+
+    delivery: Delivery
+    handler: Handler | None
+    key: KeyId
+    attempts: int
+    suspect: bool
+    done: asyncio.Future[None]
+    started: bool = False
+    revoked: bool = False
+    counted: int = 0
+    conflicts: int = 0
+
+
+class Messages:
+    """Works deliveries off, one call of ``process`` per message. Never raises but for cancellation and bugs."""
+
+    def __init__(self, shared: Shared, subscription: Subscription) -> None:
+        self._shared = shared
+        self._subscription = subscription
+
+    async def process(self, item: Item) -> bool:
+        """Until the message is done with: true if it was settled, false if it is to be handed back."""
+        item.started = True
+        while True:
+            if self._over(item):
+                return False
+            await self._shared.database.up()
+            outcome = await self._attempt(item)
+            decision = self._decide(item, outcome)
+            settled = await self._act(item, outcome, decision)
+            if settled is not None:
+                return settled
+
+    def _over(self, item: Item) -> bool:
+        """Whether no further attempt may begin here."""
+        return self._shared.interrupt.stopping or item.revoked or not self._subscription.owns(item.delivery)
+
+    async def _attempt(self, item: Item) -> Result:
+        delivery, handler, shared = item.delivery, item.handler, self._shared
+        if handler is None or delivery.malformed is not None:
+            return unhandled(delivery.message, delivery.malformed)
+        attempt = item.attempts + 1
+        steps = first_run(shared.name, item.key, delivery.message, delivery.shard, delivery.position)
+        if not item.suspect:
+            async with shared.gate.beside_others():
+                await self._count(item, attempt)
+                return await shared.runs.once(handler, delivery.message, steps, attempt)
+        if item.attempts >= handler.policy.retry.attempts and not item.counted:
+            return killer(item.attempts)
+        async with shared.gate.alone():
+            await self._count(item, attempt)
+            return await shared.runs.once(handler, delivery.message, steps, attempt)
+
+    async def _count(self, item: Item, attempt: int) -> None:
+        """Commit the attempt before it is made; the first run of a healthy message needs no write of its own."""
+        if item.counted < attempt and (attempt > 1 or item.suspect):
+            await self._shared.journal.count(item.delivery.message.event_id, attempt)
+        item.counted = max(item.counted, attempt)
+
+    def _decide(self, item: Item, outcome: Result) -> Decision:
+        if isinstance(outcome, Conflict):
+            item.conflicts += 1
+            if item.conflicts > CONFLICTS_MAX:
+                outcome = Failed("conflict", outcome.reason)
+        return follow(outcome, item.attempts + 1, self._shared.policy_of(item.handler))
+
+    async def _act(self, item: Item, outcome: Result, decision: Decision) -> bool | None:
+        """``None``: the message runs again."""
+        message = item.delivery.message
+        shared = self._shared
+        policy = shared.policy_of(item.handler)
+        match decision:
+            case Settle():
+                if isinstance(outcome, Accepted):
+                    probe("consumer.committed")
+                elif isinstance(outcome, Behind):
+                    probe("consumer.held")
+                shared.database.worked()
+                return True
+            case Again(delay_s, reason, counts):
+                if delay_s > policy.inline_retry_s:
+                    await self._hold(item, outcome, reason, "waiting", delay_s, item.attempts + int(counts))
+                    return True
+                item.attempts += int(counts)
+                await shared.interrupt.sleep(delay_s, lambda: self._over(item))
+            case Wait(delay_s, reason):
+                await self._hold(item, outcome, reason, "waiting", delay_s, item.attempts + 1)
+                return True
+            case Park(reason):
+                await self._hold(item, outcome, reason, "parked", None, max(item.attempts, item.counted))
+                return True
+            case Skip():
+                await shared.database.run(lambda: inboxing.insert(shared.name, message.event_id, outcome="skipped"))
+                return True
+            case LookUp():
+                if await shared.database.run(lambda: inboxing.find(shared.name, message.event_id)):
+                    return True
+            case Pause(reason):
+                shared.database.down(reason)
+            case HandBack():
+                return False
+        return None
+
+    async def _hold(
+        self, item: Item, outcome: Result, reason: str, state: HeldState, delay_s: float | None, attempts: int
+    ) -> None:
+        delivery = item.delivery
+        await self._shared.database.run(
+            lambda: holding.hold(
+                item.key,
+                delivery.message,
+                delivery.shard,
+                delivery.position,
+                state=state,
+                why=why(reason, outcome),
+                attempts=attempts,
+                delay_s=delay_s,
+            )
+        )
+        probe("consumer.held")
+        self._shared.drain_wanted.set()

@@ -1,0 +1,122 @@
+"""The consumers of one process, run together: what ``relevo consume`` and an application's lifespan start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from relevo.brokers import broker_for
+from relevo.clients import database_for
+from relevo.consumer.consumer import Consumer
+from relevo.consumer.engine import ConsumerEngine, Resources
+from relevo.consumer.gate import Gate
+from relevo.consumer.health import ConsumerHealth
+from relevo.consumer.runs import Slots
+from relevo.errors import ConfigError
+from relevo.ports.broker import Broker
+from relevo.ports.database import Database
+from relevo.settings import Settings
+
+
+class ConsumerRunner:
+    """Runs consumers until ``stop`` (or the event given to ``run``) or the first that cannot go on.
+
+    ``broker`` and ``database``: to use ones that are open already; they stay open. One event loop; runs once.
+    """
+
+    def __init__(
+        self,
+        consumers: Consumer | Sequence[Consumer],
+        settings: Settings,
+        *,
+        broker: Broker | None = None,
+        database: Database | None = None,
+    ) -> None:
+        self.consumers = (consumers,) if isinstance(consumers, Consumer) else tuple(consumers)
+        if not self.consumers:
+            raise ConfigError("there is no consumer to run")
+        _refuse_clashes(self.consumers)
+        self._settings = settings
+        self._broker = broker
+        self._database = database
+        self._engines: list[ConsumerEngine] = []
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Take nothing more; finish what runs, hand back the rest, leave. Idempotent; call it on the loop."""
+        self._stopped = True
+        for engine in self._engines:
+            engine.stop()
+
+    async def run(self, stop: asyncio.Event | None = None, on_ready: Callable[[], None] | None = None) -> None:
+        """Until ``stop`` and everything is given back. ``on_ready`` is called once all take messages. Raises ``ConfigError`` or ``SchemaError`` when a consumer cannot
+        start. Cancellation leaves at once: what runs is rolled back and handed back."""
+        settings = self._settings.consumer
+        database = self._database or database_for(self._settings.database)
+        executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="relevo-handler")
+        slots = Slots(
+            asyncio.Semaphore(settings.threads), asyncio.Semaphore(settings.connections_max), asyncio.Semaphore(1)
+        )
+        broker = self._broker or broker_for(self._settings.broker.url, self._settings.broker.options)
+        resources = Resources(self._settings, database, broker, Gate(), slots, executor)
+        try:
+            self._engines = [ConsumerEngine(consumer, resources) for consumer in self.consumers]
+            if self._stopped:
+                return
+            watches = [asyncio.create_task(self._watch(stop))] if stop is not None else []
+            if on_ready is not None:
+                watches.append(asyncio.create_task(self._announce(on_ready)))
+            try:
+                await self._run_all()
+            finally:
+                for watch in watches:
+                    watch.cancel()
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+            if self._database is None:
+                await database.aclose()
+
+    def health(self) -> ConsumerHealth:
+        """All consumers together, from memory; problems are named ``consumer/what``."""
+        parts = [(engine.consumer.name, engine.health()) for engine in self._engines]
+        problems = {f"{name}/{what}": why for name, part in parts for what, why in part.problems.items()}
+        ready = bool(parts) and all(part.ready for _, part in parts)
+        return ConsumerHealth(
+            live=True, ready=ready, problems=problems, detail={name: part.detail for name, part in parts}
+        )
+
+    async def _run_all(self) -> None:
+        """All engines; when one ends, whatever the reason, the others stop in good order."""
+        tasks = [asyncio.create_task(engine.run()) for engine in self._engines]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self.stop()
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        for task in tasks:
+            task.result()
+
+    async def _announce(self, on_ready: Callable[[], None]) -> None:
+        for engine in self._engines:
+            await engine.started.wait()
+        on_ready()
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.stop()
+
+
+def _refuse_clashes(consumers: Sequence[Consumer]) -> None:
+    names: dict[str, Consumer] = {}
+    for consumer in consumers:
+        other = names.setdefault(consumer.name, consumer)
+        if other is not consumer:
+            raise ConfigError(
+                f"two consumers are named {consumer.name!r}, on {list(other.topics)} and {list(consumer.topics)}. The "
+                "name is the identity in the inbox: rename one, or declare all handlers on one consumer"
+            )

@@ -1,0 +1,97 @@
+"""What the parts of one running consumer share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from relevo.consumer.availability import Availability
+from relevo.consumer.gate import Gate
+from relevo.consumer.handlers import Handler
+from relevo.consumer.journal import Journal
+from relevo.consumer.routing import Routes
+from relevo.consumer.runs import Runs
+from relevo.message import Message
+from relevo.outcome import RejectAsked
+from relevo.policy import Policy
+from relevo.runtime.texts import clean
+from relevo.storage.holding import KeyId, Why, key_id
+
+CONFLICTS_MAX = 20
+"""Serialization failures in a row before one counts as a failure: two messages that always collide must not spin."""
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """Wakes whoever sleeps before an inline retry, on a stop or when a shard is taken away."""
+
+    stopping: bool = False
+    _event: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stir(self) -> None:
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.stir()
+
+    async def sleep(self, seconds: float, unless: Callable[[], bool]) -> None:
+        """Sleep; stop early on a stop, or when a stir finds that ``unless`` holds."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while not self.stopping and not unless() and (left := end - loop.time()) > 0:
+            event = self._event
+            try:
+                async with asyncio.timeout(left):
+                    await event.wait()
+            except TimeoutError:
+                return
+
+
+@dataclass(slots=True)
+class Shared:
+    """``owner``: this start of this consumer; journal rows and drain claims carry it."""
+
+    name: str
+    owner: UUID
+    routes: Routes
+    policy: Policy
+    runs: Runs
+    database: Availability
+    journal: Journal
+    gate: Gate
+    interrupt: Interrupt
+    drain_wanted: asyncio.Event
+    lease_s: float
+
+    def policy_of(self, handler: Handler | None) -> Policy:
+        return self.policy if handler is None else handler.policy
+
+    def key_of(self, message: Message, handler: Handler | None) -> KeyId:
+        return key_id("consumer", self.name, message, ordered=self.policy_of(handler).order == "key")
+
+
+def unhandled(message: Message, malformed: str | None) -> RejectAsked:
+    """What is said of a message no handler is declared for: parked, neither skipped silently nor tried for ever."""
+    if malformed is not None:
+        return RejectAsked(clean(f"malformed: {malformed}"), "Malformed")
+    if not message.type:
+        return RejectAsked("the message has no type (no ce_type header), so no handler can be found", "NoType")
+    return RejectAsked(
+        clean(f"no handler for the type {message.type!r}: declare one, or name it in skip_types=[…]", 500), "NoHandler"
+    )
+
+
+def why(reason: str, outcome: object) -> Why:
+    """What is stored with a held key."""
+    error_type = getattr(outcome, "error_type", None) or None
+    return Why(clean(reason), error_type, getattr(outcome, "error", None))
+
+
+def killer(attempts: int) -> RejectAsked:
+    return RejectAsked(
+        f"it killed its process {attempts} times: the process died each time this message ran alone", "ProcessDied"
+    )

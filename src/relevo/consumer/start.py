@@ -1,0 +1,78 @@
+"""What is checked before a consumer takes its first message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from relevo.consumer.consumer import Consumer
+from relevo.consumer.handlers import Handler
+from relevo.errors import ConfigError, UnreachableError
+from relevo.ports.database import Database
+from relevo.runtime.texts import describe
+from relevo.script import Rows
+from relevo.settings import DatabaseSettings
+from relevo.storage import inboxing
+from relevo.storage.catalog import Catalog
+from relevo.storage.transactions import Kind, Transactions, default_kind, transactions_for
+
+
+def sources_of(consumer: Consumer, settings: DatabaseSettings) -> Mapping[Handler, Transactions]:
+    """A source of transactions for every handler; handlers of one kind share theirs. Raises ``ConfigError`` for a kind
+    that ``tx=`` or the configured database cannot give, ``MissingExtraError`` for a missing package."""
+    by_kind: dict[Kind, Transactions] = {}
+    sources: dict[Handler, Transactions] = {}
+    for handler in consumer.handlers:
+        kind = handler.kind or default_kind(consumer.tx, settings, is_async=handler.is_async)
+        if kind.is_async != handler.is_async:
+            raise ConfigError(
+                f"{handler.name} is {'async' if handler.is_async else 'not async'}, and Consumer(tx=…) gives "
+                f"a {kind.name}"
+            )
+        if kind not in by_kind:
+            by_kind[kind] = transactions_for(kind, consumer.tx, settings)
+        sources[handler] = by_kind[kind]
+    return sources
+
+
+async def verify_same_database(source: Transactions, database: Database, catalog: Catalog) -> None:
+    """Raise ``ConfigError`` when handlers' transactions go to another database than Relevo's own connections: inbox and
+    effects would not commit together."""
+    here = await database.run(inboxing.identity(), read_only=True)
+    sql = catalog.text("inbox.identity")
+    try:
+        if source.is_async:
+            rows = await _ask_async(source, sql)
+        else:
+            rows = await asyncio.to_thread(_ask, source, sql)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise UnreachableError(f"Consumer(tx=…) gives no working transaction: {': '.join(describe(error))}") from error
+    if source.dialect != database.dialect or not rows or int(rows[0][0]) != here:
+        raise ConfigError(
+            f"Consumer(tx=…) goes to another database than database.url ({database.url}): the inbox must be in the "
+            "database the handlers write to"
+        )
+
+
+def _ask(source: Transactions, sql: str) -> Rows:
+    unit = source.unit()
+    try:
+        unit.begin()
+        rows: Rows = unit.execute(sql, {})
+        return rows
+    finally:
+        unit.rollback()
+        unit.close()
+
+
+async def _ask_async(source: Transactions, sql: str) -> Rows:
+    unit = source.unit()
+    try:
+        await unit.begin()
+        rows: Rows = await unit.execute(sql, {})
+        return rows
+    finally:
+        await unit.rollback()
+        await unit.close()

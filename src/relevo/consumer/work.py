@@ -1,0 +1,152 @@
+"""One message, one transaction: the steps, written once as a script, and its two drivers.
+
+The steps for a message from the broker: the key's state under its lock; held → queue the message behind it and be done.
+Live → the inbox row first, so that a twin collides before any effect and without aborting anybody's transaction; then
+the handler; then commit. For the head of a held key's queue: inbox row, handler, and the removal of the copy by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from relevo.correlation import handling
+from relevo.errors import LostOwnershipError, MisuseError
+from relevo.message import Message
+from relevo.runtime.classify import Stage
+from relevo.runtime.probes import probe
+from relevo.script import Statement
+from relevo.storage import holding, inboxing
+from relevo.storage.catalog import Catalog
+from relevo.storage.holding import Claimed, KeyId
+from relevo.storage.transactions.base import MISUSE, AsyncUnit, Unit, finished
+
+Done = Literal["handled", "duplicate", "behind"]
+
+
+class Call:
+    """The step at which the handler runs."""
+
+
+CALL = Call()
+Steps: TypeAlias = Generator[Statement | Call, Any, Done]
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run got; what an error means depends on it."""
+
+    stage: Stage = "begin"
+    broken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything a run needs: the message, the handler's function and its first argument."""
+
+    message: Message
+    function: Any
+    event: Any
+    wants_tx: bool
+
+
+def first_run(consumer: str, key: KeyId, message: Message, shard: str, position: int) -> Steps:
+    """A message from the broker, whose key is believed live; the key's row says whether it is."""
+    behind = yield from holding.queued_behind(key, message, shard, position)
+    if behind is not None:
+        return "duplicate" if behind == "done" else "behind"
+    if not (yield from inboxing.insert(consumer, message.event_id)):
+        return "duplicate"
+    yield CALL
+    return "handled"
+
+
+def drained(consumer: str, claim: Claimed, message: Message, held_seq: int) -> Steps:
+    """The head of a key this process drains. Its epoch is checked with the removal, at the end, so that arrivals can
+    queue behind while a slow handler runs."""
+    ours = yield from inboxing.insert(consumer, message.event_id)
+    if ours:
+        yield CALL
+    if not (yield from holding.remove(claim, held_seq)):
+        raise LostOwnershipError(f"another process drains the key of {message.event_id} by now")
+    return "handled" if ours else "duplicate"
+
+
+def run(steps: Steps, unit: Unit, catalog: Catalog, job: Job, progress: Progress) -> Done:
+    """Drive ``steps`` in one transaction of ``unit``, blocking. Raises what went wrong, rolled back."""
+    try:
+        unit.begin()
+        progress.stage = "ours"
+        answer: Any = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as stop:
+                done: Done = stop.value
+                break
+            if isinstance(step, Statement):
+                answer = unit.execute(catalog.text(step.name), step.params)
+                continue
+            probe("consumer.began")
+            progress.stage = "handler"
+            tx = unit.enter()
+            with handling(job.message):
+                try:
+                    job.function(job.event, tx) if job.wants_tx else job.function(job.event)
+                except StopIteration as error:  # no future can carry it out of the thread
+                    raise RuntimeError("the handler raised StopIteration") from error
+                unit.leave()
+            probe("consumer.handled")
+            progress.stage, answer = "ours", None
+        progress.stage = "commit"
+        unit.commit()
+        return done
+    except BaseException as error:
+        progress.broken = unit.broken
+        misused = unit.misused
+        unit.rollback()
+        if misused and isinstance(error, Exception) and not isinstance(error, MisuseError):
+            raise MisuseError(MISUSE) from error
+        raise
+    finally:
+        steps.close()
+        unit.close()
+
+
+async def arun(steps: Steps, unit: AsyncUnit, catalog: Catalog, job: Job, progress: Progress) -> Done:
+    """As ``run``, on the event loop. A cancellation reaches the handler; once COMMIT is sent it is waited for."""
+    try:
+        await unit.begin()
+        progress.stage = "ours"
+        answer: Any = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as stop:
+                done: Done = stop.value
+                break
+            if isinstance(step, Statement):
+                answer = await unit.execute(catalog.text(step.name), step.params)
+                continue
+            probe("consumer.began")
+            progress.stage = "handler"
+            tx = await unit.enter()
+            with handling(job.message):
+                await (job.function(job.event, tx) if job.wants_tx else job.function(job.event))
+                await unit.leave()
+            probe("consumer.handled")
+            progress.stage, answer = "ours", None
+        progress.stage = "commit"
+        await finished(unit.commit())
+        return done
+    except BaseException as error:
+        progress.broken = unit.broken
+        misused = unit.misused
+        await unit.rollback()
+        if misused and isinstance(error, Exception) and not isinstance(error, MisuseError):
+            raise MisuseError(MISUSE) from error
+        raise
+    finally:
+        steps.close()
+        await unit.close()

@@ -1,0 +1,84 @@
+"""What a handler's or database's error means: by SQLSTATE, SQLite code and type, never by text.
+
+The rule that matters most: only an error of *this* transaction's connection is an outage. A handler that cannot reach
+some other service has failed; it is counted and backed off like any other failure.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Literal
+
+from relevo.errors import UnreachableError
+from relevo.outcome import Ambiguous, Conflict, Failed, HandleOutcome, Unavailable
+from relevo.runtime.texts import describe
+
+Stage = Literal["begin", "ours", "handler", "commit"]
+"""Where it happened: taking the connection, Relevo's own statements, the handler with its flush, or COMMIT."""
+
+_CONFLICTS = ("40001", "40P01")
+_OUTAGES = ("08", "57P", "53", "58")  # connection, operator intervention, resources, system error
+_NOT_A_PRIMARY = "25006"
+_SQLITE_CONFLICTS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_SQLITE_OUTAGES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+def classify(error: Exception, stage: Stage, *, broken: bool) -> HandleOutcome:
+    """The outcome of a run that ended with ``error``. ``broken``: whether this transaction's connection is lost."""
+    error_type, text = describe(error)
+    reason = f"{error_type}: {text}"
+    codes = list(sqlstates(error))
+    primary = list(sqlite_codes(error))
+    if stage == "commit" and (broken or any(code == "08007" for code in codes)):
+        return Ambiguous(reason)
+    if broken or stage == "begin":
+        return Unavailable(reason)
+    if any(code in _CONFLICTS for code in codes) or any(code in _SQLITE_CONFLICTS for code in primary):
+        return Conflict(reason)
+    if any(code.startswith(_OUTAGES) or code == _NOT_A_PRIMARY for code in codes):
+        return Unavailable(reason)
+    if any(code in _SQLITE_OUTAGES for code in primary):
+        return Unavailable(reason)
+    if stage == "ours":
+        # Missing tables or rights are the installation's fault and never the message's: wait for them, park nothing.
+        return Unavailable(reason)
+    return Failed(error_type, text)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether bookkeeping that failed with ``error`` may simply be tried again."""
+    if isinstance(error, UnreachableError):
+        return True
+    return any(code in _CONFLICTS or code.startswith(_OUTAGES) for code in sqlstates(error)) or any(
+        code in _SQLITE_CONFLICTS for code in sqlite_codes(error)
+    )
+
+
+def sqlstates(error: BaseException) -> Iterator[str]:
+    """The SQLSTATEs of an error and its causes, whatever the library: psycopg, asyncpg and what SQLAlchemy wraps."""
+    for cause in _causes(error):
+        for name in ("sqlstate", "pgcode"):
+            code = getattr(cause, name, None)
+            if isinstance(code, str):
+                yield code
+                break
+
+
+def sqlite_codes(error: BaseException) -> Iterator[int]:
+    """SQLite's primary result codes of an error and its causes."""
+    for cause in _causes(error):
+        code = getattr(cause, "sqlite_errorcode", None)
+        if isinstance(code, int):
+            yield code & 0xFF
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    todo: list[object] = [error]
+    while todo:
+        current = todo.pop()
+        if isinstance(current, BaseException) and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            todo += [current.__cause__, getattr(current, "orig", None)]

@@ -1,0 +1,41 @@
+"""Scripts of the inbox role: has this consumer processed this message, and say that it has."""
+
+from __future__ import annotations
+
+from typing import Literal
+from uuid import UUID
+
+from relevo.script import Script, Statement
+
+InboxOutcome = Literal["done", "skipped", "discarded"]
+
+
+def insert(consumer: str, event_id: UUID, *, outcome: InboxOutcome = "done", generation: int = 0) -> Script[bool]:
+    """Write the inbox row; true when it is ours, false when the message was processed before.
+
+    Waits for a twin that is under way on another connection. Never leaves an aborted transaction behind.
+    """
+    rows = yield Statement(
+        "inbox.insert",
+        {"consumer": consumer, "event_id": str(event_id), "generation": generation, "outcome": outcome},
+    )
+    return bool(rows)
+
+
+def find(consumer: str, event_id: UUID, *, generation: int = 0) -> Script[str | None]:
+    """The outcome the inbox knows for a message: ``done``, ``skipped``, ``discarded``, or ``None``."""
+    rows = yield Statement("inbox.find", {"consumer": consumer, "event_id": str(event_id), "generation": generation})
+    return rows[0][0] if rows else None
+
+
+def purge(window_s: float, limit: int = 1_000) -> Script[int]:
+    """Remove up to ``limit`` rows older than ``window_s`` seconds; returns how many. Repeat, a transaction each, until
+    it returns 0: no long lock, and a row another purge holds is skipped."""
+    rows = yield Statement("inbox.purge", {"window_s": window_s, "limit": limit})
+    return len(rows)
+
+
+def identity() -> Script[int]:
+    """A number of this installation's own, to tell whether two connections see the same tables."""
+    rows = yield Statement("inbox.identity")
+    return int(rows[0][0]) if rows else 0

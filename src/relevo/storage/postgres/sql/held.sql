@@ -1,0 +1,115 @@
+-- Held keys and their queues, either side. A live key has no row, so `for update` on it locks nothing: only the owner of
+-- the lane or shard makes live -> held; every other change locks the row.
+
+-- name: held.lock_key
+select state, epoch, attempts from {held_key}
+where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and key = cast(:key as bytea)
+for update;
+
+-- name: held.add_key
+insert into {held_key} (side, consumer, topic, key, alone, bucket, state, reason, error_type, error, attempts, due_at)
+values (cast(:side as text), cast(:consumer as text), cast(:topic as text), cast(:key as bytea),
+        cast(:alone as integer) = 1, cast(:bucket as smallint), cast(:state as text), cast(:reason as text),
+        cast(:error_type as text), cast(:error as text), cast(:attempts as integer),
+        clock_timestamp() + make_interval(secs => cast(:delay_s as double precision)))
+on conflict (side, consumer, topic, key) do nothing
+returning 1;
+
+-- name: held.append
+insert into {held_message} (side, consumer, topic, held_key, event_id, position, shard, bucket, kind, key, type,
+  schema_version, aggregate_type, aggregate_id, aggregate_version, payload, content_type, headers, created_at)
+values (cast(:side as text), cast(:consumer as text), cast(:topic as text), cast(:held_key as bytea),
+  cast(:event_id as uuid), cast(:position as bigint), cast(:shard as text), cast(:bucket as smallint),
+  cast(:kind as text), cast(:key as bytea), cast(:type as text), cast(:schema_version as integer),
+  cast(:aggregate_type as text), cast(:aggregate_id as text), cast(:aggregate_version as bigint),
+  cast(:payload as bytea), cast(:content_type as text), cast(:headers as jsonb),
+  timestamptz 'epoch' + cast(:created_us as bigint) * interval '1 microsecond')
+on conflict (side, consumer, topic, held_key, event_id) do nothing;
+
+-- name: held.next_due
+-- Seconds until the next key can be claimed, at least 0; no row when there is none.
+select greatest(0, extract(epoch from min(greatest(coalesce(due_at, '-infinity'), expires_at)) - clock_timestamp())
+                   ::double precision)
+from {held_key}
+where side = cast(:side as text) and consumer = cast(:consumer as text) and state <> 'parked'
+having count(*) > 0;
+
+-- name: held.due
+select topic, key, alone, epoch, attempts, holder is not null
+from {held_key}
+where side = cast(:side as text) and consumer = cast(:consumer as text) and state <> 'parked'
+  and (due_at is null or due_at <= clock_timestamp()) and expires_at <= clock_timestamp()
+order by due_at nulls first, since
+limit cast(:limit as integer)
+for update skip locked;
+
+-- name: held.claim
+update {held_key}
+set state = 'draining', epoch = epoch + 1, holder = cast(:holder as uuid),
+    expires_at = clock_timestamp() + make_interval(secs => cast(:lease_s as double precision))
+where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and key = cast(:key as bytea)
+returning epoch;
+
+-- name: held.first
+select held_seq, cast(event_id as text), kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
+       aggregate_version, payload, content_type, cast(headers as text),
+       cast(extract(epoch from created_at) * 1000000 as bigint), position, shard
+from {held_message}
+where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and held_key = cast(:key as bytea)
+order by position, held_seq
+limit 1;
+
+-- name: held.count
+update {held_key}
+set attempts = attempts + cast(:spend as integer),
+    expires_at = clock_timestamp() + make_interval(secs => cast(:lease_s as double precision))
+where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and key = cast(:key as bytea) and epoch = cast(:epoch as bigint)
+returning attempts;
+
+-- name: held.remove_message
+delete from {held_message} where held_seq = cast(:held_seq as bigint) returning 1;
+
+-- name: held.advance
+-- The head is done: a fresh count for the next. No row: the drain was taken over.
+update {held_key} set attempts = 0
+where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and key = cast(:key as bytea) and epoch = cast(:epoch as bigint)
+returning 1;
+
+-- name: held.put_back
+update {held_key}
+set state = cast(:state as text), reason = cast(:reason as text), error_type = cast(:error_type as text),
+    error = cast(:error as text), attempts = cast(:attempts as integer),
+    due_at = clock_timestamp() + make_interval(secs => cast(:delay_s as double precision)),
+    holder = null, expires_at = '-infinity', epoch = epoch + 1
+where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and key = cast(:key as bytea) and epoch = cast(:epoch as bigint)
+returning 1;
+
+-- name: held.release
+-- Handed back on a stop: due at once, the attempt that did not happen refunded.
+update {held_key}
+set holder = null, expires_at = '-infinity', epoch = epoch + 1, attempts = greatest(0, attempts - cast(:refund as integer))
+where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and key = cast(:key as bytea) and epoch = cast(:epoch as bigint)
+returning 1;
+
+-- name: held.remove_key
+delete from {held_key}
+where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and key = cast(:key as bytea) and epoch = cast(:epoch as bigint)
+returning 1;
+
+-- name: held.renew
+update {held_key} set expires_at = clock_timestamp() + make_interval(secs => cast(:lease_s as double precision))
+where side = cast(:side as text) and consumer = cast(:consumer as text) and state = 'draining'
+  and holder = cast(:holder as uuid)
+returning 1;
+
+-- name: held.counts
+select state, count(*) from {held_key}
+where side = cast(:side as text) and consumer = cast(:consumer as text) group by state;

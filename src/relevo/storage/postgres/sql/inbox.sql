@@ -1,0 +1,27 @@
+-- The inbox: what each consumer has processed. Written in the handler's own transaction.
+
+-- name: inbox.insert
+-- Waits for a twin that is under way; no row comes back when the message is already there. Never aborts the transaction.
+insert into {inbox} (consumer, event_id, generation, outcome)
+values (cast(:consumer as text), cast(:event_id as uuid), cast(:generation as integer), cast(:outcome as text))
+on conflict (consumer, event_id, generation) do nothing
+returning 1;
+
+-- name: inbox.find
+select outcome from {inbox}
+where consumer = cast(:consumer as text) and event_id = cast(:event_id as uuid)
+  and generation = cast(:generation as integer);
+
+-- name: inbox.purge
+-- A bounded batch beyond the window. Skips what another purge holds; never the row of a message that is still held.
+delete from {inbox} where ctid = any (array(
+  select i.ctid from {inbox} i
+  where i.processed_at < clock_timestamp() - make_interval(secs => cast(:window_s as double precision))
+    and not exists (select from {held_message} m
+                    where m.side = 'consumer' and m.consumer = i.consumer and m.event_id = i.event_id)
+  limit cast(:limit as integer) for update of i skip locked))
+returning 1;
+
+-- name: inbox.identity
+-- One value per installation: tells whether two connections see the same inbox.
+select cast(extract(epoch from created_at) * 1000000 as bigint) from {meta};

@@ -1,0 +1,149 @@
+"""Where handlers' transactions come from, and one of them: the seam between the consumer and the database libraries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
+
+from relevo.errors import MisuseError, RelevoError
+from relevo.ports.database import Dialect
+from relevo.script import Rows
+
+MISUSE = (
+    "the handler called commit, rollback or close on the transaction Relevo gave it. Relevo commits it together with "
+    "the inbox row after the handler returns: put work that may be undone in a savepoint (begin_nested(), "
+    "conn.transaction())"
+)
+
+
+class AbortedTransactionError(RelevoError):
+    """The handler caught a database error, and the database had aborted the transaction by then: nothing of it could be
+    committed. Put a savepoint (begin_nested(), conn.transaction()) around what may fail."""
+
+
+class Unit(Protocol):
+    """One transaction for one message, on a connection that nobody else uses meanwhile. Blocking; used by one thread.
+
+    Order of calls: ``begin``, any ``execute``, at most once ``enter`` … ``leave``, then ``commit`` or ``rollback``,
+    then ``close``. After any error only ``rollback`` and ``close`` follow, and neither raises.
+    """
+
+    def begin(self) -> None:
+        """Take a connection and begin."""
+
+    def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        """One of Relevo's own statements, ``:name`` style, in this transaction."""
+
+    def enter(self) -> object:
+        """What the handler gets as ``tx``: the connection, or a fresh session on it. It is guarded until ``leave``."""
+
+    def leave(self) -> None:
+        """Flush. Raises ``MisuseError`` if the handler ended the transaction, ``AbortedTransactionError`` if the
+        database did."""
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def close(self) -> None:
+        """Give the connection back; a broken one is thrown away."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether the connection is lost."""
+
+    @property
+    def misused(self) -> bool:
+        """Whether the handler tried to end the transaction and got the driver's error for it, not Relevo's."""
+
+
+class AsyncUnit(Protocol):
+    """As ``Unit``, awaited, on the event loop."""
+
+    async def begin(self) -> None: ...
+    async def execute(self, sql: str, params: Mapping[str, Any]) -> Rows: ...
+    async def enter(self) -> object: ...
+    async def leave(self) -> None: ...
+    async def commit(self) -> None: ...
+    async def rollback(self) -> None: ...
+    async def close(self) -> None: ...
+    @property
+    def broken(self) -> bool: ...
+    @property
+    def misused(self) -> bool: ...
+
+
+class Transactions(Protocol):
+    """Makes units for one kind of handler. Connects to nothing before the first ``begin``. Thread-safe."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def is_async(self) -> bool:
+        """Whether ``unit`` makes ``AsyncUnit``s."""
+
+    def unit(self) -> Any:
+        """A ``Unit`` or an ``AsyncUnit``."""
+
+    async def aclose(self) -> None:
+        """Close the connections Relevo opened itself. What the application gave stays open."""
+
+
+class InThread:
+    """An ``AsyncUnit`` of a blocking one, for a database whose driver has no asynchronous form. What can wait for locks
+    or disks runs in a thread; ``execute`` stays on the loop, as the handler's own statements do."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+
+    async def begin(self) -> None:
+        await finished(asyncio.to_thread(self._unit.begin))
+
+    async def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        return self._unit.execute(sql, params)
+
+    async def enter(self) -> object:
+        return self._unit.enter()
+
+    async def leave(self) -> None:
+        self._unit.leave()
+
+    async def commit(self) -> None:
+        await finished(asyncio.to_thread(self._unit.commit))
+
+    async def rollback(self) -> None:
+        self._unit.rollback()
+
+    async def close(self) -> None:
+        self._unit.close()
+
+    @property
+    def broken(self) -> bool:
+        return self._unit.broken
+
+    @property
+    def misused(self) -> bool:
+        return self._unit.misused
+
+
+async def finished(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for ``work`` to its end even when cancelled, then be cancelled: half a commit would be an unknown one, and a
+    thread goes on whoever waits for it."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def refuse(*_: object, **__: object) -> Any:
+    """Stands in for ``commit``, ``rollback`` and ``close`` while a handler runs."""
+    raise MisuseError(MISUSE)
+
+
+async def arefuse(*_: object, **__: object) -> Any:
+    """``refuse`` where the method is awaited."""
+    raise MisuseError(MISUSE)

@@ -1,0 +1,68 @@
+"""Connections for units: Relevo's own, a pool's or a factory's, behind two calls."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Lender:
+    """``acquire()`` gives a connection; ``release(connection, broken)`` takes it back. Either may return an awaitable
+    where the connections are asynchronous. ``close()`` closes what Relevo opened itself."""
+
+    acquire: Callable[[], Any]
+    release: Callable[[Any, bool], Any]
+    close: Callable[[], list[Any]]
+    """Returns what still has to be awaited."""
+
+
+def own(connect: Callable[[], Any]) -> Lender:
+    """Keeps what ``connect`` opened for the next unit. As many as units run at once; the engine bounds those."""
+    idle: deque[Any] = deque()
+    closed = False
+
+    def acquire() -> Any:
+        while True:
+            try:
+                connection = idle.pop()  # atomic: used by several threads
+            except IndexError:
+                return connect()
+            if not getattr(connection, "closed", False):
+                return connection
+
+    def release(connection: Any, broken: bool) -> Any:
+        if broken or closed:
+            return connection.close()
+        idle.append(connection)
+        return None
+
+    def close() -> list[Any]:
+        nonlocal closed
+        closed = True
+        results = []
+        while idle:
+            results.append(idle.pop().close())
+        return [result for result in results if isawaitable(result)]
+
+    return Lender(acquire, release, close)
+
+
+def pooled(pool: Any) -> Lender:
+    """``psycopg_pool``: ``getconn`` and ``putconn``. asyncpg's pool: ``acquire`` and ``release``."""
+    if hasattr(pool, "getconn"):
+        return Lender(pool.getconn, lambda connection, _: pool.putconn(connection), list)
+    return Lender(pool.acquire, lambda connection, _: pool.release(connection), list)
+
+
+def made(factory: Callable[[], Any]) -> Lender:
+    """A new connection from ``factory`` for every unit, closed afterwards."""
+    return Lender(factory, lambda connection, _: connection.close(), list)
+
+
+async def resolved(value: Any) -> Any:
+    """``value``, awaited if it has to be."""
+    return await value if isawaitable(value) else value

@@ -1,0 +1,166 @@
+"""Handlers' transactions on psycopg 3: ``Connection`` and ``AsyncConnection``.
+
+While the handler runs, ``commit``, ``rollback`` and ``close`` of its connection raise; ``conn.transaction()`` makes a
+savepoint and is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from relevo.errors import MissingExtraError
+from relevo.ports.database import Dialect
+from relevo.script import Rows
+from relevo.settings import DatabaseSettings
+from relevo.storage.handles import CallerHandle, handle_for
+from relevo.storage.transactions.base import arefuse, refuse
+from relevo.storage.transactions.lending import Lender, own, resolved
+from relevo.storage.transactions.status import still_open
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
+
+_GUARDED = ("commit", "rollback", "close")
+
+
+class PsycopgTransactions:
+    """``Transactions`` from a lender of psycopg connections."""
+
+    dialect: Dialect = "postgresql"
+
+    def __init__(self, lender: Lender, *, is_async: bool) -> None:
+        self._lender = lender
+        self.is_async = is_async
+
+    def unit(self) -> PsycopgUnit | AsyncPsycopgUnit:
+        return AsyncPsycopgUnit(self._lender) if self.is_async else PsycopgUnit(self._lender)
+
+    async def aclose(self) -> None:
+        for pending in self._lender.close():
+            await pending
+
+
+def opened(settings: DatabaseSettings, *, is_async: bool) -> PsycopgTransactions:
+    """Transactions on connections of Relevo's own to the configured database."""
+    try:
+        import psycopg
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise MissingExtraError("psycopg", "postgres", "A consumer on PostgreSQL") from None
+    scheme, _, rest = settings.url.partition(":")
+    conninfo = f"{scheme.partition('+')[0]}:{rest}"
+    kind: Callable[..., Any] = psycopg.AsyncConnection.connect if is_async else psycopg.Connection.connect
+    options: dict[str, Any] = {"application_name": "relevo consumer", "connect_timeout": 5}
+    if not settings.prepared_statements:
+        options["prepare_threshold"] = None
+    return PsycopgTransactions(own(lambda: kind(conninfo, **options)), is_async=is_async)
+
+
+class PsycopgUnit:
+    misused = False
+
+    def __init__(self, lender: Lender) -> None:
+        self._lender = lender
+        self._connection: Connection[Any] | None = None
+        self._handle: CallerHandle | None = None
+
+    def begin(self) -> None:
+        connection = self._connection = self._lender.acquire()
+        self._handle = handle_for(connection)
+        if connection.autocommit:
+            connection.execute("begin")
+
+    def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        assert self._handle is not None
+        return self._handle.execute(sql, params)
+
+    def enter(self) -> object:
+        _guard(self._connection, refuse)
+        return self._connection
+
+    def leave(self) -> None:
+        _unguard(self._connection)
+        still_open(self._connection)
+
+    def commit(self) -> None:
+        assert self._connection is not None
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        _unguard(self._connection)
+        if self._connection is not None and not self._connection.closed:
+            try:
+                self._connection.rollback()
+            except Exception:  # noqa: BLE001 - the connection is thrown away, and the server rolls back
+                self._connection.close()
+
+    def close(self) -> None:
+        connection, self._connection, self._handle = self._connection, None, None
+        if connection is not None:
+            _unguard(connection)
+            self._lender.release(connection, bool(connection.closed))
+
+    @property
+    def broken(self) -> bool:
+        return self._connection is not None and bool(self._connection.closed)
+
+
+class AsyncPsycopgUnit:
+    misused = False
+
+    def __init__(self, lender: Lender) -> None:
+        self._lender = lender
+        self._connection: AsyncConnection[Any] | None = None
+        self._handle: CallerHandle | None = None
+
+    async def begin(self) -> None:
+        connection = self._connection = await resolved(self._lender.acquire())
+        self._handle = handle_for(connection)
+        if connection.autocommit:
+            await connection.execute("begin")
+
+    async def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        assert self._handle is not None
+        return await self._handle.aexecute(sql, params)
+
+    async def enter(self) -> object:
+        _guard(self._connection, arefuse)
+        return self._connection
+
+    async def leave(self) -> None:
+        _unguard(self._connection)
+        still_open(self._connection)
+
+    async def commit(self) -> None:
+        assert self._connection is not None
+        await self._connection.commit()
+
+    async def rollback(self) -> None:
+        _unguard(self._connection)
+        if self._connection is not None and not self._connection.closed:
+            try:
+                await self._connection.rollback()
+            except Exception:  # noqa: BLE001 - the connection is thrown away, and the server rolls back
+                await self._connection.close()
+
+    async def close(self) -> None:
+        connection, self._connection, self._handle = self._connection, None, None
+        if connection is not None:
+            _unguard(connection)
+            await resolved(self._lender.release(connection, bool(connection.closed)))
+
+    @property
+    def broken(self) -> bool:
+        return self._connection is not None and bool(self._connection.closed)
+
+
+def _guard(connection: Any, replacement: Callable[..., Any]) -> None:
+    for name in _GUARDED:
+        setattr(connection, name, replacement)
+
+
+def _unguard(connection: Any) -> None:
+    for name in _GUARDED:
+        vars(connection).pop(name, None) if connection is not None else None

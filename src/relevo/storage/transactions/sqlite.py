@@ -1,0 +1,104 @@
+"""Handlers' transactions on the standard library's ``sqlite3``.
+
+While the handler runs, an authorizer refuses every BEGIN, COMMIT and ROLLBACK, from methods and as SQL alike;
+savepoints are allowed. The authorizer of a connection that came from the application's own factory is replaced.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+from relevo.errors import MisuseError
+from relevo.ports.database import Dialect
+from relevo.script import Rows
+from relevo.storage.handles import CallerHandle, handle_for
+from relevo.storage.transactions.base import MISUSE, InThread
+from relevo.storage.transactions.lending import Lender
+from relevo.storage.transactions.status import still_open
+
+
+class SqliteTransactions:
+    """``Transactions`` from a lender of sqlite3 connections, which may be used by any thread, one at a time."""
+
+    dialect: Dialect = "sqlite"
+
+    def __init__(self, lender: Lender, *, is_async: bool) -> None:
+        self._lender = lender
+        self.is_async = is_async
+
+    def unit(self) -> SqliteUnit | InThread:
+        unit = SqliteUnit(self._lender)
+        return InThread(unit) if self.is_async else unit
+
+    async def aclose(self) -> None:
+        self._lender.close()
+
+
+class SqliteUnit:
+    def __init__(self, lender: Lender) -> None:
+        self._lender = lender
+        self._connection: sqlite3.Connection | None = None
+        self._handle: CallerHandle | None = None
+        self.misused = False
+
+    def begin(self) -> None:
+        self._connection = self._lender.acquire()
+        self._handle = handle_for(self._connection)
+        self._connection.execute("begin immediate")
+
+    def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        assert self._handle is not None
+        return self._handle.execute(sql, params)
+
+    def enter(self) -> object:
+        assert self._connection is not None
+        self._connection.set_authorizer(self._authorize)
+        return self._connection
+
+    def leave(self) -> None:
+        assert self._connection is not None
+        try:
+            self._connection.set_authorizer(None)
+        except sqlite3.ProgrammingError as error:  # closed
+            raise MisuseError(MISUSE) from error
+        if self.misused:
+            raise MisuseError(MISUSE)
+        still_open(self._connection)
+
+    def commit(self) -> None:
+        assert self._connection is not None
+        self._connection.execute("commit")
+
+    def rollback(self) -> None:
+        if self._connection is not None:
+            try:
+                self._connection.set_authorizer(None)
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
+            except sqlite3.Error:
+                self._connection.close()
+
+    def close(self) -> None:
+        connection, self._connection, self._handle = self._connection, None, None
+        if connection is not None:
+            self._lender.release(connection, _closed(connection))
+
+    @property
+    def broken(self) -> bool:
+        return False  # a file has no connection to lose: its outages have codes of their own
+
+    def _authorize(self, action: int, *_: object) -> int:
+        if action == sqlite3.SQLITE_TRANSACTION:
+            self.misused = True
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+
+def _closed(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.total_changes  # noqa: B018 - the cheapest thing that raises on a closed connection
+    except sqlite3.ProgrammingError:
+        return True
+    return False

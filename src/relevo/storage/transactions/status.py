@@ -1,0 +1,35 @@
+"""The state of a driver's connection, read without asking the server where the driver knows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relevo.errors import MisuseError
+from relevo.storage.transactions.base import MISUSE, AbortedTransactionError
+
+_IDLE, _IN_TRANSACTION, _IN_ERROR = 0, 2, 3  # libpq's PGTransactionStatusType
+
+
+def still_open(driver_connection: Any) -> bool | None:
+    """True: in a transaction that can commit. ``None``: the driver cannot tell whether it was aborted.
+
+    Raises ``MisuseError`` when the transaction was ended, ``AbortedTransactionError`` when the database aborted it (a
+    COMMIT would then be answered with ROLLBACK, and no error).
+    """
+    info = getattr(driver_connection, "info", None)
+    status = getattr(info, "transaction_status", None)
+    if status is not None:  # psycopg
+        if status == _IN_ERROR:
+            raise AbortedTransactionError
+        if status == _IDLE:
+            raise MisuseError(MISUSE)
+        return bool(status == _IN_TRANSACTION)
+    in_transaction = getattr(driver_connection, "in_transaction", None)
+    if isinstance(in_transaction, bool):  # sqlite3, aiosqlite
+        if not in_transaction:
+            raise MisuseError(MISUSE)
+        return True
+    asks = getattr(driver_connection, "is_in_transaction", None)
+    if callable(asks) and not asks():  # asyncpg
+        raise MisuseError(MISUSE)
+    return None
