@@ -1,6 +1,6 @@
 """Relevo: transactional outbox, relay and inbox. The public names, nothing else.
 
-Names are loaded when they are first used; ``import relevo`` itself loads the standard library and msgspec. ``event`` is
+Names are loaded when they are first used; ``import relevo`` itself loads the standard library only. ``event`` is
 the exception: a module of the same name stands beside the function, and importing both here lets the function win.
 """
 

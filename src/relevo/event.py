@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from relevo.errors import ConfigError, RefusedError
-from relevo.message import Kind, check_name
+from relevo.naming import Kind, check_name
 
 C = TypeVar("C", bound=type)
 KeyOf = str | Callable[[Any], object] | None

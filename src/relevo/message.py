@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from relevo.errors import RefusedError
+from relevo.naming import Kind as Kind
+from relevo.naming import check_name as check_name
 
-Kind = Literal["event", "command"]
 JSON: Final = "application/json"
 
 MESSAGE_BYTES_MAX: Final = 1_000_000
 """Default limit for payload, key and headers together, in bytes. Kafka's own default (``message.max.bytes``) is
 1,048,588 for the whole record batch; the rest is room for the record's framing and the CloudEvents headers."""
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}\Z")
 
 
@@ -49,13 +49,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of payload, key and headers: what counts against the size limit."""
         headers = sum(len(name) + len(value.encode()) for name, value in self.headers.items())
         return len(self.payload or b"") + len(self.key or b"") + headers
-
-
-def check_name(what: str, name: str) -> str:
-    """Return ``name`` if it can be a topic, type or consumer name on every broker; raise ``RefusedError`` if not."""
-    if not _NAME.match(name):
-        raise RefusedError(f"{what} {name!r} is not usable: 1 to 200 of the characters A-Z a-z 0-9 . _ - are allowed")
-    return name
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -55,6 +55,11 @@ class Wakeup:
             except RuntimeError:
                 pass  # that loop is closed: nobody waits there any more
 
+    @property
+    def is_set(self) -> bool:
+        """Whether a signal came that no ``wait`` has taken yet."""
+        return self._is_set
+
     async def wait(self, timeout_s: float) -> bool:
         """Wait until signalled, ``timeout_s`` seconds at most; whether a signal came since the last ``wait``."""
         loop = asyncio.get_running_loop()
