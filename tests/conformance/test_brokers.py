@@ -19,3 +19,9 @@ class TestEmbedded(BrokerConformance):
     @pytest.fixture
     def make_broker(self, tmp_path: Path) -> Any:
         return functools.partial(broker_for, f"embedded:{tmp_path}/broker.db", {"lease_s": 1.5, "auto_create": False})
+
+
+class TestKafka(BrokerConformance):
+    @pytest.fixture
+    def make_broker(self, kafka_url: str) -> Any:
+        return functools.partial(broker_for, kafka_url, {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500})

@@ -22,13 +22,11 @@ class Progress:
         self.saved = start
         """The position last made durable; the adapter sets it."""
 
-    def deliver(self, position: int) -> bool:
-        """``position`` is about to be delivered, perhaps again; false if it was settled and need not be."""
+    def deliver(self, position: int) -> None:
+        """``position`` is delivered; for the second time it changes nothing."""
         if self._last is None or position > self._last:
             self._last = position
             self._pending.append(position)
-            return True
-        return bool(self._pending) and position >= self._pending[0] and position not in self._done
 
     def settle(self, position: int) -> None:
         """``position`` is done. Positions that were never delivered, or are done already, change nothing."""

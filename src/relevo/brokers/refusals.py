@@ -41,9 +41,14 @@ class Refusals:
             self._refused_by.setdefault(call, set()).add(key)
             self._closed[key] = None
 
+    @property
+    def some(self) -> bool:
+        """Whether any key is closed: a look without the lock, which sees whatever was refused before it."""
+        return bool(self._closed)
+
     def closed(self, call: int, key: OrderedKey) -> bool:
         """Whether a message of ``key`` in ``call`` must be turned away."""
-        if not self._closed:  # the usual case, without the lock: a refusal of an earlier call happened before this one
+        if not self._closed:
             return False
         with self._lock:
             if key not in self._closed:

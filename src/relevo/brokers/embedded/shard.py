@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -17,10 +18,10 @@ _unpack = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
 class Shard:
-    """``stamp`` moves when reading goes back, so that a page under way is recognised as stale. ``leaving``: being given
-    back; nothing more is delivered, but what was can still be settled."""
+    """``returned``: handed back, to be delivered before anything else. ``leaving``: the shard is being given up;
+    nothing more is delivered, but what was can still be settled."""
 
-    __slots__ = ("generation", "leaving", "name", "next_position", "progress", "shard_id", "stamp", "topic")
+    __slots__ = ("generation", "leaving", "name", "next_position", "progress", "returned", "shard_id", "topic")
 
     def __init__(self, owned: Owned) -> None:
         self.name = f"{owned.topic}/{owned.part}"
@@ -29,15 +30,14 @@ class Shard:
         self.generation = owned.generation
         self.next_position = owned.committed
         self.progress = Progress(owned.committed)
-        self.stamp = 0
+        self.returned: list[Delivery] = []
         self.leaving = False
 
     def deliver(self, rows: Sequence[Row]) -> Iterator[Delivery]:
         """The deliveries of a page read from ``next_position``."""
         for position, key, payload, packed, created_ms in rows:
             self.next_position = position + 1
-            if not self.progress.deliver(position):
-                continue
+            self.progress.deliver(position)
             malformed = None
             try:
                 headers = _unpack(packed)
@@ -60,7 +60,7 @@ class Shard:
                 malformed=malformed,
             )
 
-    def go_back(self, position: int) -> None:
-        """Read again from ``position`` if that is not settled."""
-        self.stamp += 1
-        self.next_position = min(self.next_position, max(position, self.progress.settled))
+    def hand_back(self, delivery: Delivery) -> None:
+        place = bisect.bisect_left(self.returned, delivery.position, key=lambda other: other.position)
+        if self.returned[place : place + 1] != [delivery]:
+            self.returned.insert(place, delivery)

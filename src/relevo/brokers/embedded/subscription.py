@@ -101,7 +101,7 @@ class EmbeddedSubscription:
         for delivery in deliveries:
             shard = self._shards.get(delivery.shard)
             if shard is not None and shard.generation == delivery.generation:
-                shard.go_back(delivery.position)
+                shard.hand_back(delivery)
         self._news.set()
 
     def pause(self) -> None:
@@ -153,11 +153,18 @@ class EmbeddedSubscription:
         if len(shards) > 1:  # every shard is the first one at some time
             first = self._shards.pop(next(iter(self._shards)))
             self._shards[first.name] = first
-        starts = [(shard, shard.stamp, shard.next_position) for shard in shards]
+        found: list[Delivery] = []
+        for shard in shards:
+            count = min(len(shard.returned), max_messages - len(found))
+            found.extend(shard.returned[:count])
+            del shard.returned[:count]
+        if found:
+            return found
+        starts = [(shard, shard.next_position) for shard in shards]
 
         def read(connection: sqlite3.Connection) -> tuple[int, list[tuple[Shard, int, list[topics.Row]]]]:
             pages, count, size = [], 0, 0
-            for shard, stamp, start in starts:
+            for shard, start in starts:
                 if count >= max_messages or size >= FETCH_BYTES_MAX:
                     break
                 rows, read_bytes = topics.read(
@@ -165,16 +172,15 @@ class EmbeddedSubscription:
                 )
                 count += len(rows)
                 size += read_bytes
-                pages.append((shard, stamp, rows))
+                pages.append((shard, start, rows))
             return groups.epoch(connection, self._group), pages
 
         epoch, pages = await self._file.run(read)
         if epoch != self._epoch:
             self._due.set()
-        found: list[Delivery] = []
-        for shard, stamp, rows in pages:
-            # Meanwhile it may have been revoked, or something handed back.
-            if self._shards.get(shard.name) is shard and shard.stamp == stamp and not shard.leaving:
+        for shard, start, rows in pages:
+            # Meanwhile it may have been revoked, or read by another take.
+            if self._shards.get(shard.name) is shard and shard.next_position == start and not shard.leaving:
                 found.extend(shard.deliver(rows))
         return found
 

@@ -1,0 +1,169 @@
+"""``[broker.options]`` of Kafka: a few of ours, and librdkafka's own names passed on as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from relevo.errors import ConfigError
+from relevo.settings import redact
+
+Config = dict[str, Any]
+
+
+class OwnOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Relevo's own. Durations in seconds."""
+
+    send_timeout_s: float = 5.0
+    """With no word from the broker for so long, what was not confirmed is taken back and reported."""
+    partitions: int = 4
+    """Of topics that ``ensure_topics`` makes (development, demo, tests)."""
+    replication: int = -1
+    """Likewise; -1 is the cluster's default."""
+    buffer_messages: int = 5_000
+    """A subscription holds at most about so many messages that were not taken yet …"""
+    buffer_bytes: int = 32_000_000
+    """… and so many bytes of them, before it pauses its partitions."""
+
+
+_ALL = {"all", "-1"}
+_OURS = "is set by Relevo"
+_REFUSED: Final[Mapping[str, str]] = {
+    "bootstrap.servers": "comes from broker.url",
+    "metadata.broker.list": "comes from broker.url",
+    "group.id": "is the consumer's name",
+    "partitioner": "stays murmur2_random, where Java clients put a key: another one would tear keys apart",
+    "auto.offset.reset": "would skip or repeat messages of a known group; say where a new group begins with from_start",
+    "transactional.id": "has no use here: the relay's transaction is the database's",
+    "enable.gapless.guarantee": "stays on: without it later messages of a key pass one that the broker refused",
+    "retries": "stays unlimited: a send that gives up lets later messages pass",
+    "message.send.max.retries": "stays unlimited: a send that gives up lets later messages pass",
+    "delivery.report.only.error": "would leave the relay without confirmations",
+    "dr_cb": _OURS,
+    "error_cb": _OURS,
+    "on_commit": _OURS,
+    "logger": _OURS,
+}
+_FIXED: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+    "enable.idempotence": (frozenset({"true", "1"}), "retries would swap and repeat messages within a key"),
+    "acks": (frozenset(_ALL), "a message could be lost after it was confirmed"),
+    "request.required.acks": (frozenset(_ALL), "a message could be lost after it was confirmed"),
+    "message.timeout.ms": (frozenset({"0"}), "a send that gives up by itself lets later messages of its key pass"),
+    "delivery.timeout.ms": (frozenset({"0"}), "a send that gives up by itself lets later messages of its key pass"),
+    "enable.auto.commit": (frozenset({"false", "0"}), "messages would be acknowledged before they are handled"),
+    "enable.auto.offset.store": (frozenset({"false", "0"}), "messages would be acknowledged before they are handled"),
+}
+
+_PRODUCER_ONLY = (
+    *("linger.ms", "queue.buffering.", "compression.", "batch.", "sticky.partitioning.", "enable.idempotence", "acks"),
+    *("request.required.acks", "request.timeout.ms", "message.timeout.ms", "delivery.timeout.ms", "max.in.flight"),
+)
+_CONSUMER_ONLY = (
+    *("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.", "coordinator.query."),
+    *("partition.assignment.strategy", "fetch.", "queued.", "isolation.level", "check.crcs", "enable.auto."),
+    *("enable.partition.eof", "max.partition.fetch.bytes"),
+)
+
+
+@dataclass(frozen=True, repr=False)
+class KafkaOptions:
+    """What the clients are made with. No ``repr``: there are passwords in it."""
+
+    own: OwnOptions
+    servers: str
+    passed: Mapping[str, Any]
+
+    def producer(self, batch_bytes_max: int) -> Config:
+        """``batch_bytes_max``: half of the smallest limit of the topics in use, so that no batch exceeds it."""
+        chosen = self._for(_CONSUMER_ONLY)
+        batch_bytes = min(int(chosen.pop("batch.size", batch_bytes_max)), batch_bytes_max)
+        return {
+            **self._common(),
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 100_000,
+            "queue.buffering.max.kbytes": 256 * 1024,
+            # The topic's own limit is checked before; this one only bounds a request.
+            "message.max.bytes": 100_000_000,
+            **chosen,
+            "batch.size": batch_bytes,
+            "enable.idempotence": True,
+            "enable.gapless.guarantee": True,
+            "acks": "all",
+            "message.timeout.ms": 0,
+            "partitioner": "murmur2_random",
+        }
+
+    def consumer(self, group: str) -> Config:
+        return {
+            **self._common(),
+            "partition.assignment.strategy": "cooperative-sticky",
+            "queued.max.messages.kbytes": 16 * 1024,
+            "topic.metadata.refresh.interval.ms": 30_000,
+            **self._for(_PRODUCER_ONLY),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+        }
+
+    def admin(self) -> Config:
+        return {**self._common(), **self._for((*_PRODUCER_ONLY, *_CONSUMER_ONLY))}
+
+    def _common(self) -> Config:
+        return {
+            "bootstrap.servers": self.servers,
+            "client.id": "relevo",
+            # librdkafka would wait up to 10 s before it tries again, long after the broker is back.
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1000,
+            "socket.connection.setup.timeout.ms": 5000,
+            "socket.keepalive.enable": True,
+            "allow.auto.create.topics": False,
+            # Said by Relevo in its own words.
+            "log.connection.close": False,
+        }
+
+    def _for(self, without: tuple[str, ...]) -> Config:
+        return {name: value for name, value in self.passed.items() if not name.startswith(without)}
+
+
+def parse(url: str, options: Mapping[str, Any]) -> KafkaOptions:
+    """Options of ``kafka://host:port[,host:port]``; raises ``ConfigError`` for what would break a promise."""
+    servers = _servers(url)
+    own = {name: value for name, value in options.items() if name in OwnOptions.__struct_fields__}
+    try:
+        parsed = msgspec.convert(own, OwnOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"broker.options: {error}") from None
+    if parsed.send_timeout_s <= 0 or parsed.partitions < 1 or parsed.buffer_messages < 1 or parsed.buffer_bytes < 1:
+        raise ConfigError(
+            "broker.options: send_timeout_s, partitions, buffer_messages and buffer_bytes must be above 0"
+        )
+    passed = {name: value for name, value in options.items() if name not in own}
+    for name, value in passed.items():
+        if name in _REFUSED:
+            raise ConfigError(f"broker.options: {name!r} cannot be set: it {_REFUSED[name]}")
+        if name in _FIXED and str(value).lower() not in _FIXED[name][0]:
+            wanted, why = _FIXED[name]
+            raise ConfigError(f"broker.options: {name!r} must stay {sorted(wanted)[-1]}: otherwise {why}")
+    return KafkaOptions(parsed, servers, {name: value for name, value in passed.items() if name not in _FIXED})
+
+
+def _servers(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    servers = rest.rstrip("/")
+    if scheme != "kafka" or not servers or any(character in servers for character in "/?#"):
+        raise ConfigError(f"broker.url {redact(url)!r}: use kafka://host:port or kafka://host:port,host:port")
+    if "@" in servers:
+        raise ConfigError(
+            f"broker.url {redact(url)!r}: no user and password here; set 'security.protocol', 'sasl.mechanisms', "
+            "'sasl.username' and 'sasl.password' in [broker.options]"
+        )
+    for server in servers.split(","):
+        host, colon, port = server.rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit():
+            raise ConfigError(f"broker.url {url!r}: {server!r} is not host:port")
+    return servers

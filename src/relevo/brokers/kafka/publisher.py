@@ -1,0 +1,299 @@
+"""Publishing to Kafka: pipelined, idempotent, and prefix-safe.
+
+What an idempotent producer does not do by itself is to stop behind a refused message: with three of a key in flight and
+the first too large, the second and third are delivered. So the size and the existence of the topic are checked before
+``produce``; a local time-out never fires; and when the broker refuses a message all the same, librdkafka's gapless mode
+fails everything behind it, the producer is emptied, and a new one takes over once every message is accounted for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from relevo import wire
+from relevo.brokers.kafka import CAPABILITIES
+from relevo.brokers.kafka.admin import Topic, Topics
+from relevo.brokers.kafka.options import KafkaOptions
+from relevo.brokers.kafka.outcomes import classify
+from relevo.brokers.kafka.sender import Call, Sender
+from relevo.brokers.kafka.sizes import record_bytes
+from relevo.brokers.refusals import BEHIND, Refusals
+from relevo.clients.confluent import confluent
+from relevo.errors import MisuseError
+from relevo.message import Message
+from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable, Unconfirmed
+
+log = logging.getLogger("relevo.brokers.kafka")
+
+CHUNK: Final = 250
+"""Messages handed to the client before other tasks of the loop get a turn."""
+FULL_PAUSE_S: Final = 0.002
+ACCOUNT_TIMEOUT_S: Final = 10.0
+"""For the reports of what was taken back; they need no broker."""
+BATCH_BYTES: Final = 500_000
+"""Below half of Kafka's default limit, so that a batch is never too large when its messages are not."""
+
+
+class KafkaPublisher:
+    """The ``Publisher`` port."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, options: KafkaOptions, source: str) -> None:
+        self._options = options
+        self._source = source.encode()
+        self._small_bytes = 2_000 + len(self._source)
+        self._topics = Topics(options)
+        self._refusals = Refusals()
+        self._loop = asyncio.get_running_loop()
+        self._turn = asyncio.Lock()  # fair: calls are handed to the client in the order they came
+        self._sender: Sender | None = None
+        self._batch_bytes = BATCH_BYTES
+        self._calls: dict[int, Call] = {}
+        self._under_way: set[asyncio.Task[dict[int, PublishOutcome]]] = set()
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._watcher: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+        if self._closed:
+            raise MisuseError("this publisher is closed")
+        number = self._refusals.begin()
+        # A task of its own: once handed over, a call is finished in order, even if this caller is cancelled.
+        work = asyncio.create_task(self._publish(number, list(messages)))
+        self._under_way.add(work)
+        work.add_done_callback(partial(self._ended, number))
+        return await asyncio.shield(work)
+
+    async def probe(self, topic: str) -> PublishOutcome:
+        found = await self._topics.ask(topic)
+        if found.refused is None:
+            self._topics.forget(topic)
+        return found.refused or Accepted()
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=2 * self._options.own.send_timeout_s)
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._sender is not None and self._sender.broken is None:
+            self._break(self._sender, Unconfirmed("the publisher was closed before a confirmation came"))
+        if self._replacing:
+            await asyncio.wait(self._replacing)
+
+    def _ended(self, number: int, work: asyncio.Task[dict[int, PublishOutcome]]) -> None:
+        self._under_way.discard(work)
+        self._refusals.end(number)
+        if not work.cancelled():
+            work.exception()  # looked at, also when the caller was cancelled
+
+    async def _publish(self, number: int, messages: list[Message]) -> dict[int, PublishOutcome]:
+        async with self._turn:
+            topics = await self._topics.get({message.topic for message in messages})
+            sender = await self._ready(topics)
+            call = self._calls[number] = Call(number, messages, sender)
+            if self._watcher is None or self._watcher.done():
+                self._watcher = asyncio.create_task(self._watch())
+            sent = 0
+            try:
+                for start in range(0, len(messages), CHUNK):
+                    sent += await self._produce(call, topics, range(start, min(start + CHUNK, len(messages))))
+                    if start + CHUNK < len(messages):
+                        await asyncio.sleep(0)
+            finally:
+                call.sent_all(sent)
+        await call.done
+        del self._calls[number]
+        if call.failed:
+            await self._explain(call)
+        return call.outcomes
+
+    async def _produce(self, call: Call, topics: Mapping[str, Topic], indices: range) -> int:
+        """Hand these messages to the client; how many it took. The rest has its outcome."""
+        sender, messages, refusals = call.sender, call.messages, self._refusals
+        produce, report, encode, source, small = (
+            *(sender.producer.produce, call.report, wire.encode),
+            *(self._source, self._small_bytes),
+        )
+        sent = 0
+        for index in indices:
+            message = messages[index]
+            topic, key, payload = message.topic, message.key, message.payload
+            if refusals.some and key is not None and refusals.closed(call.number, (topic, key)):
+                self._not_sent(call, index, BEHIND)
+                continue
+            known = topics[topic]
+            if known.refused is not None:
+                self._not_sent(call, index, known.refused)
+                continue
+            headers = encode(message, source)
+            size = len(payload or b"") + len(key or b"")
+            if size + small > known.limit_bytes or message.headers or message.aggregate_id:
+                size = record_bytes(message, headers)
+                if size > known.limit_bytes:
+                    self._not_sent(call, index, _too_large(size, known))
+                    continue
+            while sender.broken is None:
+                try:
+                    produce(topic, payload, key, on_delivery=partial(report, index), headers=headers)
+                except BufferError:
+                    await asyncio.sleep(FULL_PAUSE_S)  # ends when there is room, or when the watcher gives up
+                except confluent().KafkaException as error:
+                    self._not_sent(call, index, self._refused_locally(sender, error))
+                    break
+                else:
+                    sent += 1
+                    break
+            else:
+                self._not_sent(call, index, sender.broken)
+        return sent
+
+    def _not_sent(self, call: Call, index: int, outcome: PublishOutcome) -> None:
+        call.outcomes[index] = outcome
+        self._refuse(call, index)
+
+    def _refuse(self, call: Call, index: int) -> None:
+        message = call.messages[index]
+        if message.key is not None:
+            self._refusals.refuse(call.number, (message.topic, message.key))
+
+    def _refused_locally(self, sender: Sender, error: Exception) -> PublishOutcome:
+        name, reason = str(error.args[0].name()), str(error.args[0].str())
+        if error.args[0].fatal() or name == "_FATAL":
+            self._break(sender, Unconfirmed(f"not sent: the producer failed ({name}: {reason}) and is replaced"))
+            return sender.broken or BEHIND
+        return classify(name, reason)
+
+    # -- the producer: made, watched, replaced ----------------------------------------------------------------------
+
+    async def _ready(self, topics: Mapping[str, Topic]) -> Sender:
+        """A producer that works and whose batches fit ``topics``."""
+        if self._replacing:
+            await asyncio.wait(self._replacing)
+        limit = min((topic.limit_bytes for topic in topics.values() if topic.refused is None), default=BATCH_BYTES * 2)
+        if limit // 2 < self._batch_bytes:
+            self._batch_bytes = max(limit // 2, 1)
+            if self._sender is not None:
+                calls = [call.done for call in self._calls.values()]
+                if calls:
+                    await asyncio.wait(calls)
+                if self._replacing:  # broken meanwhile
+                    await asyncio.wait(self._replacing)
+                if self._sender is not None:
+                    old, self._sender = self._sender, None
+                    await asyncio.to_thread(old.close)
+        if self._sender is None:
+            replaced = self._loop.create_future()
+            self._sender = await asyncio.to_thread(
+                Sender, self._options, self._batch_bytes, self._failed, self._fatal, replaced
+            )
+        return self._sender
+
+    async def _watch(self) -> None:
+        """Give up when the oldest call has had no report for ``send_timeout_s``. Ends when no call is under way."""
+        timeout_s = self._options.own.send_timeout_s
+        seen: tuple[int, int] | None = None
+        since = self._loop.time()
+        while self._calls:
+            oldest = next(iter(self._calls.values()))
+            if seen != (oldest.number, oldest.reported):
+                seen, since = (oldest.number, oldest.reported), self._loop.time()
+            elif self._loop.time() - since >= timeout_s and oldest.sender.broken is None:
+                why = f" ({oldest.sender.last_error})" if oldest.sender.last_error else ""
+                log.warning(
+                    "no confirmation for %.1f s%s: taking back what is not confirmed; the relay probes and sends again",
+                    *(timeout_s, why),
+                )
+                oldest.sender.stuck_topics = set()
+                self._break(oldest.sender, Unavailable(f"no confirmation for {timeout_s:g} s{why}"), oldest)
+            await asyncio.sleep(min(timeout_s / 10, 0.25))
+
+    def _failed(self, call: Call, index: int) -> None:
+        """In the producer's thread: a message was not delivered. Close its key at once; tidy up on the loop."""
+        self._refuse(call, index)
+        if call.sender.broken is None:
+            name, reason = call.failed[-1][1:]
+            outcome = Unconfirmed(f"taken back, since the broker refused another message ({name}: {reason})")
+            self._break_from_thread(call.sender, outcome)
+
+    def _fatal(self, sender: Sender, reason: str) -> None:
+        """In the producer's thread."""
+        self._break_from_thread(sender, Unconfirmed(f"taken back, since the producer failed ({reason})"))
+
+    def _break_from_thread(self, sender: Sender, outcome: PublishOutcome) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._break, sender, outcome)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    def _break(self, sender: Sender, outcome: PublishOutcome, oldest: Call | None = None) -> None:
+        if sender.broken is not None:
+            return
+        sender.broken = outcome
+        task = asyncio.create_task(self._replace(sender, oldest))
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _replace(self, sender: Sender, oldest: Call | None) -> None:
+        """Take everything back and wait until each message is accounted for: afterwards none of them can still be
+        sent by this producer."""
+        try:
+            sender.purge()
+            calls = [call for call in self._calls.values() if call.sender is sender]
+            if calls:
+                _, silent = await asyncio.wait([call.done for call in calls], timeout=ACCOUNT_TIMEOUT_S)
+                if silent:
+                    log.error("the Kafka client did not account for all messages; they count as unconfirmed")
+            for call in calls:
+                if not call.done.done():
+                    call.failed = [(index, "_PURGE_INFLIGHT", "") for index in range(len(call.messages))]
+                    call.done.set_result(None)
+            if oldest is not None:
+                sender.stuck_topics = {oldest.messages[index].topic for index, *_ in oldest.failed}
+            await asyncio.to_thread(sender.close)
+        finally:
+            if self._sender is sender:
+                self._sender = None
+            sender.replaced.set_result(None)
+
+    # -- what failed reports mean -------------------------------------------------------------------------------------
+
+    async def _explain(self, call: Call) -> None:
+        sender = call.sender
+        await asyncio.shield(sender.replaced)  # a failed report always leads there
+        for index, name, reason in call.failed:
+            call.outcomes[index] = await self._outcome(sender, call.messages[index], name, reason)
+
+    async def _outcome(self, sender: Sender, message: Message, name: str, reason: str) -> PublishOutcome:
+        broken = sender.broken or BEHIND
+        if name == "_PURGE_QUEUE":
+            stuck = sender.stuck_topics is None or message.topic in sender.stuck_topics
+            return broken if stuck else Unconfirmed("taken back, since another topic does not answer")
+        if name in ("_PURGE_INFLIGHT", "_FATAL", "_GAPLESS_GUARANTEE"):
+            why = broken.reason if isinstance(broken, Unavailable | Unconfirmed) else reason
+            return Unconfirmed(f"sent, and not confirmed: {why}" if name == "_PURGE_INFLIGHT" else why)
+        outcome = classify(name, reason)
+        if isinstance(outcome, Rejected) and outcome.code == "message_too_large":
+            # The broker speaks of the batch. The limit was lowered since we asked, or could not be read.
+            self._topics.forget(message.topic)
+            known = (await self._topics.get([message.topic]))[message.topic]
+            size = record_bytes(message, wire.encode(message, self._source))
+            if size > known.limit_bytes:
+                return _too_large(size, known)
+            if sender.batch_bytes > max(known.limit_bytes // 2, 1):
+                return Unconfirmed("its batch was too large for the topic; smaller batches are sent from now on")
+        return outcome
+
+
+def _too_large(size: int, topic: Topic) -> Rejected:
+    return Rejected(
+        "message_too_large",
+        f"the message takes {size:,} bytes with its headers; the topic's max.message.bytes is {topic.limit_bytes:,}",
+    )

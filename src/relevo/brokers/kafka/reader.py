@@ -1,0 +1,215 @@
+"""The thread that owns a librdkafka consumer: it polls, commits, and lets the event loop know.
+
+Polling never stops, whatever the handlers do, so a slow consumer is not put out of its group; what the loop has not
+taken is bounded by pausing partitions. Commands come through a queue and are worked on between polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol, TypeVar
+
+from relevo.brokers.kafka.options import KafkaOptions
+from relevo.brokers.kafka.start import begin_at_end
+from relevo.clients.confluent import confluent, log, make
+from relevo.errors import UnreachableError
+
+T = TypeVar("T")
+Position = tuple[str, int, int]
+"""Topic, partition, and the offset to go on from."""
+
+POLL_S: Final = 0.02
+BATCH: Final = 1000
+
+
+class Listener(Protocol):
+    """The subscription, as the reader sees it. All methods run on the event loop, in the order of the events."""
+
+    def assigned(self, partitions: Sequence[tuple[str, int]]) -> None: ...
+
+    async def revoked(self, partitions: Sequence[tuple[str, int]]) -> Sequence[Position]:
+        """Finish there; returns how far it came."""
+
+    def lost(self, partitions: Sequence[tuple[str, int]]) -> None: ...
+
+    def fetched(self, records: Sequence[Any]) -> None: ...
+
+    def committed(self, positions: Sequence[Position], error: str | None) -> None: ...
+
+    def failed(self, topic: str | None, name: str, reason: str) -> None: ...
+
+
+class Reader:
+    """``buffered``: what the loop holds, kept up to date by the loop; over a limit the partitions are paused."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        group: str,
+        topics: Sequence[str],
+        from_start: bool,
+        listener: Listener,
+        revoke_timeout_s: float,
+    ) -> None:
+        self.buffered_messages = 0
+        self.buffered_bytes = 0
+        self._own = options.own
+        self._from_start = from_start
+        self._topics = list(topics)
+        self._listener = listener
+        self._revoke_timeout_s = revoke_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._stop = threading.Event()
+        self._paused = False
+        self._kafka = confluent()
+        config = {**options.consumer(group), "on_commit": self._on_commit, "error_cb": self._on_error}
+        self._consumer = make("Consumer", config)
+        self._thread = threading.Thread(target=self._work, name=f"relevo-kafka-{group}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def run(self, work: Callable[[Any], T], timeout_s: float) -> T:
+        """``work(consumer)`` in the thread. Raises ``UnreachableError`` for Kafka's errors and after ``timeout_s``."""
+        done: Future[T] = Future()
+
+        def command() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                done.set_result(work(self._consumer))
+            except BaseException as error:  # noqa: BLE001 - carried over to the caller
+                done.set_exception(error)
+
+        self._commands.put(command)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.wrap_future(done)
+        except TimeoutError:
+            raise UnreachableError(f"Kafka did not answer in {timeout_s:g} s") from None
+        except self._kafka.KafkaException as error:
+            raise UnreachableError(f"{error.args[0].name()}: {error.args[0].str()}") from error
+
+    def commit(self, positions: Sequence[Position]) -> None:
+        """Send a commit; the listener hears how it went."""
+        self._commands.put(lambda: self._commit(positions))
+
+    async def close(self, timeout_s: float) -> bool:
+        """Leave the group, after what ``revoked`` says is committed; false if that took too long."""
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, timeout_s)
+        return not self._thread.is_alive()
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        consumer = self._consumer
+        consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        while not self._stop.is_set():
+            self._serve()
+            self._press_back()
+            record = consumer.poll(POLL_S)
+            if record is None:
+                continue
+            batch = [record, *consumer.consume(BATCH, 0)]
+            good = []
+            for record in batch:
+                error = record.error()
+                if error is None:
+                    good.append(record)
+                else:
+                    self._tell(self._listener.failed, record.topic(), error.name(), error.str())
+            if good:
+                self._tell(self._listener.fetched, good)
+        consumer.close()
+
+    def _serve(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._commands.get_nowait()()
+
+    def _press_back(self) -> None:
+        messages, size = self.buffered_messages, self.buffered_bytes
+        if not self._paused and (messages >= self._own.buffer_messages or size >= self._own.buffer_bytes):
+            self._paused = True
+            self._consumer.pause(self._consumer.assignment())
+        elif self._paused and messages <= self._own.buffer_messages // 2 and size <= self._own.buffer_bytes // 2:
+            self._paused = False
+            self._consumer.resume(self._consumer.assignment())
+
+    def _commit(self, positions: Sequence[Position]) -> None:
+        try:
+            self._consumer.commit(offsets=self._offsets(positions), asynchronous=True)
+        except self._kafka.KafkaException as error:
+            self._tell(self._listener.committed, positions, f"{error.args[0].name()}: {error.args[0].str()}")
+
+    def _offsets(self, positions: Sequence[Position]) -> list[Any]:
+        return [self._kafka.TopicPartition(topic, partition, offset) for topic, partition, offset in positions]
+
+    def _on_commit(self, error: Any, offsets: Sequence[Any]) -> None:
+        positions = [(offset.topic, offset.partition, offset.offset) for offset in offsets]
+        bad = error or next((offset.error for offset in offsets if offset.error is not None), None)
+        self._tell(self._listener.committed, positions, f"{bad.name()}: {bad.str()}" if bad else None)
+
+    def _on_assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        if not self._from_start and partitions:
+            try:
+                partitions = begin_at_end(consumer, self._kafka, partitions)
+            except self._kafka.KafkaException as error:
+                log.warning("a new group begins at the start, since its end could not be read: %s", error.args[0].str())
+        self._tell(self._listener.assigned, _names(partitions))
+        consumer.incremental_assign(partitions)
+        if self._paused:
+            consumer.pause(partitions)
+
+    def _on_revoke(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        """Wait for the loop to finish there; its commits are served meanwhile."""
+        positions: Sequence[Position] = []
+        ended = self._ask(self._listener.revoked(_names(partitions)))
+        if ended is not None:
+            waited = 0.0
+            while not ended.done() and waited < self._revoke_timeout_s:
+                try:
+                    self._commands.get(timeout=POLL_S)()
+                except Empty:
+                    waited += POLL_S
+            if ended.done():
+                positions = ended.result()
+            else:
+                ended.cancel()
+                log.warning("work in flight did not end in %.0f s and will be repeated", self._revoke_timeout_s)
+        if positions:
+            try:
+                consumer.commit(offsets=self._offsets(positions), asynchronous=False)
+            except self._kafka.KafkaException as error:
+                log.warning("the last positions could not be committed (%s): repeated elsewhere", error.args[0].str())
+        consumer.incremental_unassign(partitions)
+
+    def _on_lost(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        """Somebody else has them already: nothing to commit."""
+        self._tell(self._listener.lost, _names(partitions))
+        consumer.incremental_unassign(partitions)
+
+    def _on_error(self, error: Any) -> None:
+        self._tell(self._listener.failed, None, error.name(), error.str())
+
+    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _ask(self, work: Coroutine[Any, Any, T]) -> Future[T] | None:
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            return None
+
+
+def _names(partitions: Sequence[Any]) -> list[tuple[str, int]]:
+    return [(partition.topic, partition.partition) for partition in partitions]

@@ -1,0 +1,112 @@
+"""One librdkafka producer with the thread that serves its delivery reports, from its making to its replacement."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from relevo.brokers.kafka.options import KafkaOptions
+from relevo.clients.confluent import log, make
+from relevo.message import Message
+from relevo.outcome import PublishOutcome
+
+POLL_S: Final = 0.1
+
+
+class Call:
+    """The delivery reports of one ``publish``. ``report`` runs in the sender's thread, the rest on the loop.
+
+    The two sides write different counters, so neither needs a lock: the last report and ``sent_all`` each look whether
+    the other is through.
+    """
+
+    __slots__ = ("_expected", "_loop", "done", "failed", "messages", "number", "outcomes", "reported", "sender")
+
+    def __init__(self, number: int, messages: list[Message], sender: Sender) -> None:
+        self.number = number
+        self.messages = messages
+        self.sender = sender
+        self.outcomes: dict[int, PublishOutcome] = {}
+        self.failed: list[tuple[int, str, str]] = []
+        """(index, name of the error, its text), in the order reported."""
+        self.reported = 0
+        self._expected = -1
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self._loop.create_future()
+
+    def report(self, index: int, error: Any, _message: Any) -> None:
+        """A delivery report, in the sender's thread."""
+        if error is not None:
+            self.failed.append((index, error.name(), error.str()))
+            self.sender.failed(self, index)
+        self.reported += 1
+        if self.reported == self._expected:
+            _tell(self._loop, self._finish)
+
+    def sent_all(self, count: int) -> None:
+        """``count`` messages were handed to the producer; no more will be."""
+        self._expected = count
+        if self.reported >= count:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class Sender:
+    """``broken`` is the outcome of what was not sent when this producer had to be given up, ``None`` while it works."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        batch_bytes: int,
+        on_failure: Callable[[Call, int], None],
+        on_fatal: Callable[[Sender, str], None],
+        replaced: asyncio.Future[None],
+    ) -> None:
+        """Runs in any thread but the loop's: making a producer may take a while (certificates)."""
+        self.batch_bytes = batch_bytes
+        self.broken: PublishOutcome | None = None
+        self.stuck_topics: set[str] | None = None
+        """Of an outage: the topics whose messages did not move. Others were only taken back with them."""
+        self.last_error = ""
+        self.failed = on_failure
+        self.replaced = replaced
+        """Done when, after it broke, every message is accounted for."""
+        self._on_fatal = on_fatal
+        self._stop = threading.Event()
+        self.producer = make("Producer", {**options.producer(batch_bytes), "error_cb": self._error})
+        self._thread = threading.Thread(target=self._poll, name="relevo-kafka-producer", daemon=True)
+        self._thread.start()
+
+    def purge(self) -> None:
+        """Take back everything; each message taken back gets its delivery report."""
+        self.producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def close(self) -> None:
+        """End the thread and the producer. Blocks up to ``POLL_S`` and a little."""
+        self._stop.set()
+        self._thread.join()
+        self.producer = None  # the last reference: librdkafka ends its own threads here
+
+    def _poll(self) -> None:
+        producer = self.producer
+        while not self._stop.is_set():
+            producer.poll(POLL_S)
+
+    def _error(self, error: Any) -> None:
+        self.last_error = f"{error.name()}: {error.str()}"
+        if error.fatal():
+            self._on_fatal(self, self.last_error)
+        else:
+            log.debug("producer: %s", self.last_error)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        pass  # the loop is closed: nobody waits any more

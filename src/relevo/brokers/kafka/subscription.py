@@ -1,0 +1,262 @@
+"""Reading from Kafka as one member of a group: the event loop's side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from relevo.brokers.kafka.admin import missing
+from relevo.brokers.kafka.options import KafkaOptions
+from relevo.brokers.kafka.outcomes import REJECTED
+from relevo.brokers.kafka.reader import Position, Reader
+from relevo.brokers.kafka.shard import Shard, record_size, shard_name
+from relevo.clients.confluent import confluent
+from relevo.errors import ConfigError, MisuseError, UnreachableError
+from relevo.ports.broker import Delivery
+
+log = logging.getLogger("relevo.brokers.kafka")
+
+COMMIT_EVERY_S: Final = 0.25
+FLUSH_TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 15.0
+REVOKE_TIMEOUT_S: Final = 30.0
+ASK_TIMEOUT_S: Final = 2.0
+
+Revoked = Callable[[Sequence[str]], Awaitable[None]]
+
+
+class KafkaSubscription:
+    """The ``Subscription`` port."""
+
+    def __init__(self, options: KafkaOptions, group: str, topics: Sequence[str], from_start: bool) -> None:
+        self._group = group
+        self._servers = options.servers
+        self._shards: dict[str, Shard] = {}
+        self._generation = 0
+        self._paused = False
+        self._closed = False
+        self._down = False
+        self._refused: dict[str, ConfigError] = {}
+        self._revoked: Revoked | None = None
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._saved = asyncio.Event()
+        self._save_error: str | None = None
+        self._committer: asyncio.Task[None] | None = None
+        self._reader = Reader(options, group, list(dict.fromkeys(topics)), from_start, self, REVOKE_TIMEOUT_S)
+
+    def start(self) -> None:
+        self._reader.start()
+        self._committer = asyncio.create_task(self._commit_now_and_then(), name=f"relevo-kafka-{self._group}")
+
+    async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
+        if self._closed:
+            raise MisuseError("this subscription is closed")
+        deadline = self._loop.time() + timeout_s
+        while not self._closed:
+            self._news.clear()
+            if not self._paused and (found := self._take(max_messages)):
+                return found
+            for error in self._refused.values():
+                raise ConfigError(str(error))
+            if self._down:
+                await self._ask_whether_it_is_back()
+            left_s = deadline - self._loop.time()
+            if left_s <= 0:
+                return []
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._news.wait()
+        return []
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            shard = self._shards.get(delivery.shard)
+            if shard is not None and shard.generation == delivery.generation:
+                shard.progress.settle(delivery.position)
+
+    async def flush(self) -> None:
+        self._commit(list(self._shards.values()))
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                while any(shard.progress.saved < shard.asked for shard in self._shards.values()):
+                    self._saved.clear()
+                    await self._saved.wait()
+                    if self._save_error is not None:
+                        raise UnreachableError(f"what was settled could not be committed: {self._save_error}")
+        except TimeoutError:
+            raise UnreachableError(f"Kafka at {self._servers} did not confirm a commit") from None
+
+    async def hand_back(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            shard = self._shards.get(delivery.shard)
+            if shard is not None and shard.generation == delivery.generation:
+                shard.hand_back(delivery)
+        self._news.set()
+
+    def pause(self) -> None:
+        # What is fetched already waits in the buffer; when that is full, the reader pauses the partitions.
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._news.set()
+
+    def owns(self, delivery: Delivery) -> bool:
+        shard = self._shards.get(delivery.shard)
+        return shard is not None and shard.generation == delivery.generation
+
+    def on_revoke(self, callback: Revoked) -> None:
+        self._revoked = callback
+
+    async def lag(self) -> Mapping[str, int]:
+        shards = list(self._shards.values())
+        partition_of = confluent().TopicPartition
+
+        def read(consumer: Any) -> Mapping[str, int]:
+            partitions = [partition_of(shard.topic, shard.partition) for shard in shards]
+            committed = consumer.committed(partitions, timeout=ASK_TIMEOUT_S) if partitions else []
+            found: dict[str, int] = {}
+            for shard, partition, known in zip(shards, partitions, committed, strict=True):
+                low, high = consumer.get_watermark_offsets(partition, timeout=ASK_TIMEOUT_S, cached=False)
+                found[shard.name] = max(high - max(low, known.offset, shard.progress.settled), 0)
+            return found
+
+        return await self._reader.run(read, FLUSH_TIMEOUT_S)
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._news.set()
+        if self._committer is not None:
+            self._committer.cancel()
+            await asyncio.wait([self._committer])
+        if not await self._reader.close(CLOSE_TIMEOUT_S):
+            log.warning(
+                "group %s: Kafka did not let us leave in %.0f s; our shards wait for session.timeout.ms, and messages "
+                "settled last are delivered again",
+                *(self._group, CLOSE_TIMEOUT_S),
+            )
+        self._shards.clear()
+
+    # -- what the reader tells -----------------------------------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[tuple[str, int]]) -> None:
+        for topic, partition in partitions:
+            self._generation += 1
+            shard = Shard(topic, partition, self._generation)
+            self._shards[shard.name] = shard
+            self._refused.pop(topic, None)
+        self._down = False
+
+    async def revoked(self, partitions: Sequence[tuple[str, int]]) -> Sequence[Position]:
+        names = [shard_name(topic, partition) for topic, partition in partitions]
+        shards = [self._shards[name] for name in names if name in self._shards]
+        for shard in shards:
+            shard.leaving = True
+        if self._revoked is not None and shards and not self._closed:
+            try:
+                await self._revoked([shard.name for shard in shards])
+            except Exception:
+                log.exception("group %s: the callback for revoked shards failed", self._group)
+        self._drop(shards)
+        return [(shard.topic, shard.partition, shard.progress.settled) for shard in shards if shard.progress.unsaved]
+
+    def lost(self, partitions: Sequence[tuple[str, int]]) -> None:
+        names = [shard_name(topic, partition) for topic, partition in partitions]
+        if names:
+            log.warning("group %s: lost %s; their new owners go on from what was settled", self._group, names)
+        self._drop([self._shards[name] for name in names if name in self._shards])
+
+    def fetched(self, records: Sequence[Any]) -> None:
+        self._down = False
+        for record in records:
+            shard = self._shards.get(shard_name(record.topic(), record.partition()))
+            if shard is not None and not shard.leaving:
+                shard.arrived.append(record)
+                self._reader.buffered_messages += 1
+                self._reader.buffered_bytes += record_size(record)
+        self._news.set()
+
+    def committed(self, positions: Sequence[Position], error: str | None) -> None:
+        for topic, partition, offset in positions:
+            shard = self._shards.get(shard_name(topic, partition))
+            if shard is None:
+                continue
+            if error is None:
+                shard.progress.saved = max(shard.progress.saved, offset)
+            else:
+                shard.asked = shard.progress.saved  # asked again in a moment
+        self._save_error = error
+        if error is not None:
+            log.warning("group %s: positions were not committed (%s). Trying again", self._group, error)
+        self._saved.set()
+
+    def failed(self, topic: str | None, name: str, reason: str) -> None:
+        code = REJECTED.get(name)
+        if topic is not None and code is not None:
+            text = missing(topic) if code == "unknown_topic" else f"{topic}: {name}: {reason}"
+            self._refused[topic] = ConfigError(text)
+        elif name in ("_ALL_BROKERS_DOWN", "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
+            self._down = True
+        else:
+            log.debug("group %s: %s: %s", self._group, name, reason)
+        self._news.set()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _take(self, max_messages: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        for name in list(self._shards):
+            shard = self._shards[name]
+            if shard.leaving or not (shard.arrived or shard.returned):
+                continue
+            # Every shard is the first one at some time.
+            self._shards[name] = self._shards.pop(name)
+            before = len(shard.arrived)
+            found.extend(shard.take(max_messages - len(found)))
+            taken = before - len(shard.arrived)
+            if taken:
+                self._reader.buffered_messages -= taken
+                self._reader.buffered_bytes -= sum(_size(delivery) for delivery in found[-taken:])
+            if len(found) >= max_messages:
+                break
+        return found
+
+    def _drop(self, shards: Sequence[Shard]) -> None:
+        for shard in shards:
+            self._reader.buffered_messages -= len(shard.arrived)
+            self._reader.buffered_bytes -= sum(map(record_size, shard.arrived))
+            if self._shards.get(shard.name) is shard:
+                del self._shards[shard.name]
+
+    def _commit(self, shards: Sequence[Shard]) -> None:
+        positions = []
+        for shard in shards:
+            settled = shard.progress.settled
+            if settled > max(shard.asked, shard.progress.saved):
+                shard.asked = settled
+                positions.append((shard.topic, shard.partition, settled))
+        if positions:
+            self._reader.commit(positions)
+
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_EVERY_S)
+            self._commit(list(self._shards.values()))
+
+    async def _ask_whether_it_is_back(self) -> None:
+        try:
+            await self._reader.run(lambda consumer: consumer.list_topics(timeout=ASK_TIMEOUT_S), ASK_TIMEOUT_S * 2)
+        except UnreachableError as error:
+            raise UnreachableError(f"Kafka at {self._servers} does not answer: {error}") from error
+        self._down = False
+
+
+def _size(delivery: Delivery) -> int:
+    """The same as ``record_size`` of its record."""
+    return len(delivery.message.payload or b"") + len(delivery.message.key or b"") + 500

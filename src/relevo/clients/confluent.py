@@ -1,0 +1,43 @@
+"""The one place that imports confluent-kafka."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from relevo.errors import ConfigError, MissingExtraError
+
+log = logging.getLogger("relevo.kafka.client")
+"""What librdkafka itself has to say."""
+
+
+def _worth_saying(record: logging.LogRecord) -> bool:
+    """Remarks on the configuration repeat, for every client, that what we chose on purpose is unusual."""
+    return log.isEnabledFor(logging.DEBUG) or not record.getMessage().startswith("CONFWARN")
+
+
+log.addFilter(_worth_saying)
+
+
+def confluent() -> Any:
+    """The module ``confluent_kafka`` with its ``admin``; raises ``MissingExtraError`` if it is not installed."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "confluent_kafka":
+            raise
+        raise MissingExtraError("confluent-kafka", "kafka", "a kafka:// broker") from error
+    return confluent_kafka
+
+
+def make(kind: str, config: dict[str, Any]) -> Any:
+    """A ``Producer``, ``Consumer`` or ``AdminClient``; raises ``ConfigError`` for a setting librdkafka refuses."""
+    module = confluent()
+    factory = module.admin.AdminClient if kind == "AdminClient" else getattr(module, kind)
+    try:
+        return factory({**config, "logger": log})
+    except (module.KafkaException, TypeError, ValueError) as error:
+        # librdkafka names the setting and never its value where that is a secret; ours does not repeat values at all.
+        reason = error.args[0].str() if error.args and hasattr(error.args[0], "str") else type(error).__name__
+        raise ConfigError(f"broker.options: the Kafka client refused its settings: {reason}") from None
