@@ -16,7 +16,7 @@ from relevo.errors import MissingExtraError, RelevoError, UnreachableError
 from relevo.ports.database import Dialect
 from relevo.script import Rows, Script, Statement, arun
 from relevo.settings import DatabaseSettings, redact
-from relevo.storage.catalog import Catalog, pyformat
+from relevo.catalog import Catalog, pyformat
 
 if TYPE_CHECKING:
     import psycopg

@@ -17,7 +17,7 @@ from relevo.errors import ConfigError
 from relevo.ports.database import Dialect
 from relevo.script import Rows, Script, Statement, run
 from relevo.settings import DatabaseSettings
-from relevo.storage.catalog import Catalog
+from relevo.catalog import Catalog
 
 T = TypeVar("T")
 
