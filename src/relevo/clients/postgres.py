@@ -111,13 +111,18 @@ class PostgresDatabase:
                 autocommit=True,
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 application_name="relevo",
-                options=_SESSION_OPTIONS,
+                options=self._options(),
             )
         except self._psycopg.Error as error:
             raise self._explained(error) from error
         if not self._prepare:
             connection.prepare_threshold = None
         return connection
+
+    def _options(self) -> str:
+        """The URL's own server options (a keyword would replace them), then ours."""
+        given = self._psycopg.conninfo.conninfo_to_dict(self._conninfo).get("options")
+        return f"{given} {_SESSION_OPTIONS}" if given else _SESSION_OPTIONS
 
     def _explained(self, error: psycopg.Error) -> Exception:
         sqlstate = error.sqlstate
