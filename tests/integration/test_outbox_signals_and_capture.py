@@ -28,7 +28,7 @@ def lite(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["sqlalchemy-session", "sqlalchemy-async-session", "sqlalchemy-connection"])
 async def test_the_hint_comes_with_the_commit(kind: str, lite: str) -> None:
-    """SQLAlchemy: no hint before the commit and none for a rollback; one for the commit; none for a commit of others."""
+    """SQLAlchemy: no hint before the commit, none for a rollback; one for the commit; none for an empty commit."""
     with signals.subscribe() as wakeup:
         async with SQLITE[kind](lite) as caller:
             await settle(outbox.add(caller.handle, OrderPlaced(1)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import sqlite3
 import sys
 import threading
@@ -35,6 +37,13 @@ class Order(Base):
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
     version: Mapped[int] = mapped_column(default=0)
+
+
+def become_nobody(connection: psycopg.Connection[Any]) -> None:
+    """Take a role without rights until the transaction ends; the role goes with its rollback."""
+    name = f"nobody_{secrets.token_hex(8)}"
+    connection.execute(f"create role {name}".encode())
+    connection.execute(f"set local role {name}".encode())
 
 
 @pytest.fixture
@@ -201,8 +210,6 @@ async def test_psycopg_settings_of_the_caller(pg: str) -> None:
 
 async def test_asyncpg_with_a_json_codec_of_the_application(pg: str) -> None:
     """A codec that the application put on jsonb does not encode our headers twice."""
-    import json
-
     connection = await asyncpg.connect(pg)
     await connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
     async with connection.transaction():
@@ -215,9 +222,8 @@ async def test_asyncpg_with_a_json_codec_of_the_application(pg: str) -> None:
 def test_no_right_and_read_only_by_sqlstate(pg: str) -> None:
     """A role without the grant, and a read-only transaction: told by SQLSTATE, in plain words, original kept."""
     with psycopg.connect(pg) as connection:
-        connection.execute("create role nobody_here")
-        connection.execute("set local role nobody_here")
-        with pytest.raises(SchemaError, match="grant") as caught:
+        become_nobody(connection)
+        with pytest.raises(SchemaError, match="grants") as caught:
             outbox.add(connection, ORDER)
         assert isinstance(caught.value.__cause__, psycopg.errors.InsufficientPrivilege)
         connection.rollback()
@@ -361,3 +367,33 @@ def _wait_until_blocked(url: str, pid: list[int]) -> None:
             if pid and watcher.execute("select cardinality(pg_blocking_pids(%s))", pid).fetchone() == (1,):
                 return
     raise AssertionError("the second session never waited for the first one's lock")
+
+
+@pytest.mark.parametrize("count", [2, 1000])
+async def test_many_by_insert_and_by_copy(count: int, pg: str) -> None:
+    """Both ways of writing many carry what is special to text formats, roll back, and explain a missing right."""
+    events = [OrderPlaced(n, "tab\tline\nback\\slash \\N %s :name") for n in range(count)]
+    with psycopg.connect(pg) as connection:
+        outbox.add_many(connection, events)
+        connection.rollback()
+        become_nobody(connection)
+        with pytest.raises(SchemaError, match="grants"):
+            outbox.add_many(connection, events)
+        connection.rollback()
+        outbox.add_many(connection, events)
+    async with await psycopg.AsyncConnection.connect(pg) as connection:
+        await outbox.add_many(connection, events)
+    written = rows(pg)
+    assert [json.loads(row["payload"]) for row in written] == 2 * [
+        {"order_id": each.order_id, "note": each.note} for each in events
+    ]
+    assert {(row["headers"], row["aggregate_id"], row["content_type"]) for row in written} == {
+        (None, None, "application/json")
+    }
+
+
+def test_many_inside_a_pipeline(pg: str) -> None:
+    """COPY does not go through psycopg's pipeline mode; the rows go by INSERT there."""
+    with psycopg.connect(pg) as connection, connection.pipeline():
+        outbox.add_many(connection, [ORDER] * 1000)
+    assert len(rows(pg)) == 1000

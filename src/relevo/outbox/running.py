@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from relevo.errors import RelevoError, SchemaError
+from relevo.message import Message
 from relevo.script import Rows, Script, Statement, arun, run
 from relevo.storage import appending
 from relevo.storage.catalog import Catalog
@@ -47,6 +50,41 @@ async def adrive(script: Script[T], handle: CallerHandle, catalog: Catalog) -> T
         explained = explain(error, catalog)
         if explained is None and asks_for_table(error):
             explained = _judge(await arun(appending.is_there(f"{catalog.prefix}outbox"), execute), catalog)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def append(messages: Sequence[Message], handle: CallerHandle, catalog: Catalog) -> None:
+    """Write ``messages`` over a sync handle."""
+    if not _by_copy(messages, handle):
+        return drive(appending.append(messages, catalog.dialect), handle, catalog)
+    with _explained(catalog):
+        return handle.copy(catalog.text("append.copy"), _tuples(messages))
+
+
+async def aappend(messages: Sequence[Message], handle: CallerHandle, catalog: Catalog) -> None:
+    """Write ``messages`` over an async handle."""
+    if not _by_copy(messages, handle):
+        return await adrive(appending.append(messages, catalog.dialect), handle, catalog)
+    with _explained(catalog):
+        return await handle.acopy(catalog.text("append.copy"), _tuples(messages))
+
+
+def _by_copy(messages: Sequence[Message], handle: CallerHandle) -> bool:
+    return len(messages) >= appending.COPY_ROWS_MIN and handle.copies
+
+
+def _tuples(messages: Sequence[Message]) -> Iterator[tuple[Any, ...]]:
+    return (tuple(appending.row(message).values()) for message in messages)
+
+
+@contextmanager
+def _explained(catalog: Catalog) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        explained = explain(error, catalog)
         if explained is None:
             raise
         raise explained from error

@@ -12,7 +12,7 @@ from relevo.message import MESSAGE_BYTES_MAX, Message
 from relevo.outbox import taps
 from relevo.outbox.building import KeyArgument, build, check
 from relevo.outbox.pending import PendingAdd, call_site
-from relevo.outbox.running import adrive, drive
+from relevo.outbox.running import aappend, adrive, append, drive
 from relevo.ports.database import Dialect
 from relevo.storage import appending
 from relevo.storage.catalog import DEFAULT_PREFIX, Catalog, check_identifier
@@ -122,7 +122,8 @@ class Outbox:
     def add_many(self, handle: SyncHandle, events: Iterable[object]) -> list[UUID]: ...
 
     def add_many(self, handle: Any, events: Iterable[object]) -> Any:
-        """Add declared events in this order, hundreds per INSERT on PostgreSQL; returns their ids.
+        """Add declared events in this order, hundreds per INSERT on PostgreSQL, by COPY on psycopg from
+        1,000 on; returns their ids.
 
         All are encoded and checked before the first is written. Raises as ``add`` does.
         """
@@ -179,7 +180,7 @@ class Outbox:
             if not self._allow_autocommit:
                 caller.refuse_autocommit()
             caller.flush()
-            drive(appending.append(messages, catalog.dialect), caller, catalog)
+            append(messages, caller, catalog)
             _hint(caller)
         return result
 
@@ -189,7 +190,7 @@ class Outbox:
             if not self._allow_autocommit:
                 await caller.arefuse_autocommit()
             await caller.aflush()
-            await adrive(appending.append(messages, catalog.dialect), caller, catalog)
+            await aappend(messages, caller, catalog)
             _hint(caller)
         return result
 

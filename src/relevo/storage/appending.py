@@ -21,6 +21,10 @@ go one by one there (its JSON arrays could not carry blobs anyway)."""
 BYTES_MAX: Final = 8_000_000
 """Bytes in one INSERT (payloads, keys and headers), so that a thousand large messages are not one statement."""
 
+COPY_ROWS_MIN: Final = 1000
+"""From this many rows on, COPY where the handle has it. Measured on psycopg with 20,000 events of 230 bytes, encoding
+included: 21 to 27 µs an event by COPY, 40 to 48 by INSERT of arrays, 150 one by one."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

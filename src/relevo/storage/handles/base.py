@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,18 @@ class CallerHandle:
         raise NotImplementedError
 
     async def aexecute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        raise NotImplementedError
+
+    @property
+    def copies(self) -> bool:
+        """Whether ``copy`` (``acopy`` on an async handle) works."""
+        return False
+
+    def copy(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Feed ``rows`` to a ``COPY … FROM STDIN``."""
+        raise NotImplementedError
+
+    async def acopy(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         raise NotImplementedError
 
     def flush(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,10 @@ from relevo.storage.handles.base import CallerHandle
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
 
-_text = cache(pyformat)
+
+@cache
+def _text(sql: str) -> bytes:
+    return pyformat(sql).encode()
 
 
 class PsycopgHandle(CallerHandle):
@@ -43,8 +46,19 @@ class PsycopgHandle(CallerHandle):
         # A client-side cursor may be there for a pooler's sake; a raw one would want $1 instead of names.
         kind = ClientCursor if issubclass(self._connection.cursor_factory, ClientCursor) else Cursor
         with kind(self._connection, row_factory=tuple_row) as cursor:
-            cursor.execute(_text(sql).encode(), params)
+            cursor.execute(_text(sql), params)
             return cursor.fetchall() if cursor.description else []
+
+    @property
+    def copies(self) -> bool:
+        return _outside_pipeline(self._connection)
+
+    def copy(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        from psycopg import Cursor
+
+        with Cursor(self._connection) as cursor, cursor.copy(sql.encode()) as copy:
+            for row in rows:
+                copy.write_row(row)
 
 
 class AsyncPsycopgHandle(CallerHandle):
@@ -72,5 +86,23 @@ class AsyncPsycopgHandle(CallerHandle):
 
         kind = AsyncClientCursor if issubclass(self._connection.cursor_factory, AsyncClientCursor) else AsyncCursor
         async with kind(self._connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(_text(sql).encode(), params)
+            await cursor.execute(_text(sql), params)
             return await cursor.fetchall() if cursor.description else []
+
+    @property
+    def copies(self) -> bool:
+        return _outside_pipeline(self._connection)
+
+    async def acopy(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        from psycopg import AsyncCursor
+
+        async with AsyncCursor(self._connection) as cursor, cursor.copy(sql.encode()) as copy:
+            for row in rows:
+                await copy.write_row(row)
+
+
+def _outside_pipeline(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """COPY does not go through a pipeline."""
+    from psycopg.pq import PipelineStatus
+
+    return connection.pgconn.pipeline_status == PipelineStatus.OFF

@@ -23,6 +23,11 @@ from unnest(cast(:event_id as uuid[]), cast(:bucket as smallint[]), cast(:kind a
                                aggregate_version, payload, content_type, headers, place)
 order by place;
 
+-- name: append.copy
+-- The columns stand in the order of appending.row(). COPY asks for the insert right only, and takes seq row by row.
+copy {outbox} (event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
+               aggregate_version, payload, content_type, headers) from stdin;
+
 -- name: append.find
 -- There is no index on event_id, since every writer would pay for it. created_at grows with seq but for the overlap of
 -- transactions, so the primary key is walked from its end to the first row older than the id can be.
