@@ -50,7 +50,7 @@ def _postgres_message(row: Sequence[Any]) -> Message:
 
 
 def _sqlite_message(row: Sequence[Any]) -> Message:
-    event_id, *middle, created_at = row
+    event_id, *middle, created_at = row[:13]
     return _postgres_message((UUID(event_id), *middle, to_time(created_at)))
 
 

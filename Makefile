@@ -1,0 +1,70 @@
+# Working on Relevo. `make` lists the targets. Nothing but a Python is needed; everything else is fetched.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SERVICES := $(PYTHON) -m tools.services
+# more arguments for pytest: make test ARGS="tests/faults -x"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-unit test-pythons check format bench soak docs services-up services-down services-status clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' Makefile
+
+install:  ## .venv with everything for development (updated only when pyproject.toml changes)
+	@$(PYTHON) -m tools.venv $(VENV) --extras dev --python $(PYTHON)
+
+demo:  ## the core alone, in its own small .venv-demo: lose nothing while the relay is killed
+	@$(PYTHON) -m tools.venv .venv-demo --python $(PYTHON)
+	@.venv-demo/bin/relevo demo
+
+test: install test-pythons  ## the whole suite against real servers; stops the servers it started
+	@$(SERVICES) run -- $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+test-unit: install  ## unit and architecture tests: no servers, seconds
+	@$(BIN)/python -m pytest tests/unit tests/architecture $(ARGS)
+
+test-pythons: install  ## unit tests on the other Pythons found on this machine
+	@$(BIN)/python -m tools.pythons
+
+check: install  ## format, lint, types, imports, unit tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy --strict src
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest tests/unit tests/architecture -q
+
+format: install  ## format the code and fix what the linter can fix
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: export RELEVO_SERVICES_DIR = .services-bench
+bench: export RELEVO_SERVICES_BASE_PORT = 22000
+bench: export RELEVO_SERVICES_FSYNC = on
+bench: export RELEVO_REQUIRE_SERVICES = 1
+bench: install  ## throughput and latency on servers of its own that keep their promises (fsync on)
+	@$(SERVICES) run -- $(BIN)/python -m benchmarks.drain $(ARGS)
+
+soak: install  ## the long tests: hours of faults
+	@$(SERVICES) run -- $(BIN)/python -m pytest -m soak $(ARGS)
+
+docs: install  ## run every example of the documentation
+	@$(SERVICES) run -- $(BIN)/python -m pytest tests/docs $(ARGS)
+
+services-up:  ## start PostgreSQL and Kafka for the tests, print their URLs
+	@$(SERVICES) up
+
+services-down:  ## stop them; their data stays
+	@$(SERVICES) down
+
+services-status:  ## what runs where
+	@$(SERVICES) status
+
+clean:  ## stop the servers; remove environments, servers, data and caches
+	@$(SERVICES) wipe
+	@RELEVO_SERVICES_DIR=.services-bench $(SERVICES) wipe
+	rm -rf .venv .venv-* .services .services-bench build dist site
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

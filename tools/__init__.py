@@ -1,0 +1,1 @@
+"""Helpers for working on Relevo itself; nothing here is part of the installed package."""
