@@ -21,11 +21,11 @@ from relevo.cli.demo.screen import Scene, Screen
 from relevo.cli.demo.tap import Tap
 from relevo.errors import RelevoError
 from relevo.ops.migrate import migrate
-from relevo.settings import Settings, load
+from relevo.settings import Settings, load, redact
 
 LEASE_S = 1.5
-KILL_AT = 8
-"""The relay dies between the broker's confirm and the settle of its eighth page."""
+KILL_AT = 25
+"""The relay dies between the broker's confirm and the settle of this page."""
 PACE_S = 0.012
 """Between two orders, so that there is something to watch."""
 PATIENCE_S = 90.0
@@ -86,7 +86,7 @@ class Demo:
     def play(self, screen: Screen) -> bool:
         """Run it to the end; whether the ledger holds."""
         shop_module, database = shop.modules()
-        screen.say(f"shop on {self.settings.database!r}")
+        screen.say(f"the shop runs on {redact(self.settings.database.url)} and {redact(self.settings.broker.url)}")
         migrate(self.settings)
         asyncio.run(self._ensure_topics())
         connection = database.connect(self.settings.database.url)
