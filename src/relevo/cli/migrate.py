@@ -43,7 +43,7 @@ def command(context: CliContext, print_sql: bool, check: bool, dry_run: bool, gr
             granting.apply(settings, wanted)
         verb = "would grant" if dry_run else "granted"
         for grant in wanted:
-            progress(f"{verb} {grant.role} what a {grant.duty} needs")
+            progress(f"{verb} {grant.role} the rights of duty {grant.duty}")
 
 
 def _migrate(settings: Settings, *, dry_run: bool) -> None:

@@ -42,8 +42,9 @@ DESCRIPTIONS: Final = {
     "relay.poll_max_s": "Longest wait between two looks at an empty outbox, in seconds: the latency of a quiet system.",
     "relay.stop_timeout_s": "How long the first SIGTERM waits for what is in flight, in seconds.",
     "consumer.in_flight_max": "Most messages taken and not yet settled by one process.",
+    "consumer.connections_max": "Transactions of async handlers at once; each has a database connection of its own.",
     "consumer.batch_max": "Most messages handled in one transaction.",
-    "consumer.threads": "Threads for handlers that are plain functions.",
+    "consumer.threads": "Transactions of handlers that are plain functions at once, each in a thread of its own.",
     "consumer.lease_s": "How long a held key stays with a process that stopped answering, in seconds.",
     "consumer.inbox_window_s": "How long the inbox remembers an event, in seconds: a later duplicate is applied again.",
     "consumer.stop_timeout_s": "How long the first SIGTERM waits for the handlers that run, in seconds.",
@@ -107,7 +108,7 @@ def _settings(section: str, struct: type[msgspec.Struct]) -> list[Setting]:
         default = field.default if field.default is not msgspec.NODEFAULT else _made(field)
         scalar = not isinstance(default, dict) and '"' not in path
         variable = f"RELEVO_{path.replace('.', '_').upper()}" if scalar else ""
-        found.append(Setting(field.name, path, _type(hints[field.name]), default, variable, DESCRIPTIONS[path]))
+        found.append(Setting(field.name, path, _type(hints[field.name]), default, variable, DESCRIPTIONS.get(path, "")))
     return found
 
 

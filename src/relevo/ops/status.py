@@ -144,7 +144,7 @@ def _consumer(process: processes.Process) -> Consumer:
         version=process.version,
         topics=list(process.topics),
         age_s=process.age_s,
-        lag=lag if isinstance(lag, int) else None,
+        lag=sum(lag.values()) if isinstance(lag, dict) else None,
     )
 
 

@@ -1,0 +1,69 @@
+"""Log lines: one line per event, for people or machines, and no credentials in either."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from relevo.settings import LogSettings
+from relevo.telemetry import logs
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where the logs of this test go; the logging of the test run is as before afterwards."""
+    root, ours = logging.getLogger(), logging.getLogger("relevo")
+    before = (list(root.handlers), root.level, ours.level)
+    yield io.StringIO()
+    root.handlers[:], level, our_level = before
+    root.setLevel(level)
+    ours.setLevel(our_level)
+
+
+def test_text_is_one_line_with_time_level_name_and_extra_fields(stream: io.StringIO) -> None:
+    logs.configure(LogSettings(format="text"), stream=stream)
+    logging.getLogger("relevo.relay").warning("paused %s\nnow", "shop", extra={"lanes": 3})
+    time, rest = stream.getvalue().split(" ", 1)
+    assert time.endswith("Z") and len(time) == len("2026-03-01T12:00:00.123Z")
+    assert rest == "warning relevo.relay: paused shop\\nnow lanes=3\n"
+
+
+def test_json_is_one_object_per_line_whatever_the_fields_hold(stream: io.StringIO) -> None:
+    logs.configure(LogSettings(format="json"), stream=stream)
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        logging.getLogger("relevo.relay").exception("it failed", extra={"path": Path("a"), "message_count": 2})
+    (line,) = stream.getvalue().splitlines()
+    record = json.loads(line)
+    assert (record["level"], record["logger"], record["message"]) == ("error", "relevo.relay", "it failed")
+    assert record["trace"].startswith("Traceback") and record["path"] == "a" and record["message_count"] == 2
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_password_in_a_url_never_reaches_the_log(stream: io.StringIO, format: str) -> None:
+    logs.configure(LogSettings(format=format), stream=stream)  # type: ignore[arg-type]
+    try:
+        raise OSError("cannot reach postgresql://shop:hunter2@db/shop")
+    except OSError as error:
+        logging.getLogger("relevo").exception("%s", error, extra={"url": "kafka://me:hunter2@broker:9092"})
+    assert "hunter2" not in stream.getvalue()
+    assert stream.getvalue().count("***") >= 3
+
+
+def test_levels(stream: io.StringIO) -> None:
+    """Ours as configured, libraries only when an operator must see it; a second call replaces the first."""
+    logs.configure(LogSettings(level="error"), stream=stream)
+    logs.configure(LogSettings(level="info"), stream=stream)
+    logging.getLogger("relevo.relay").debug("no")
+    logging.getLogger("relevo.relay").info("yes")
+    logging.getLogger("somebody.else").info("no")
+    assert stream.getvalue().count("\n") == 1 and "yes" in stream.getvalue()
+    logs.configure(LogSettings(level="error"), debug=True, stream=stream)
+    logging.getLogger("relevo.relay").debug("debug")
+    assert "debug relevo.relay: debug" in stream.getvalue()
