@@ -2,26 +2,89 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import os
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from relevo.brokers import broker_for
+from tests.support.private_kafka import PrivateKafka, private_kafka
 
 pytest.register_assert_rewrite("relevo.testing.broker_conformance", "relevo.testing.broker_processes")
 
 from relevo.testing.broker_conformance import BrokerConformance  # noqa: E402
 
 
+@pytest.fixture(scope="module")
+def own_kafka(kafka_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateKafka]:
+    """Beside ``kafka_url``, so that it is skipped (or fails) where there is no Kafka at all."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    with private_kafka(tmp_path_factory.mktemp("kafka"), 25_000 + 100 * worker) as kafka:
+        yield kafka
+
+
 class TestEmbedded(BrokerConformance):
     @pytest.fixture
     def make_broker(self, tmp_path: Path) -> Any:
-        return functools.partial(broker_for, f"embedded:{tmp_path}/broker.db", {"lease_s": 1.5, "auto_create": False})
+        options = {"lease_s": 1.5, "auto_create": False, "busy_timeout_s": 1.0}
+        return functools.partial(broker_for, f"embedded:{tmp_path}/broker.db", options)
+
+    @pytest.fixture
+    def outage(self, make_broker: Any, tmp_path: Path) -> Any:
+        return StuckWriter(make_broker, tmp_path / "broker.db")
+
+
+class StuckWriter:
+    """Another program holds the file's write lock."""
+
+    def __init__(self, make_broker: Any, path: Path) -> None:
+        self.make_broker = make_broker
+        self._path = path
+
+    async def begin(self) -> None:
+        self._connection = sqlite3.connect(self._path, isolation_level=None)
+        self._connection.execute("begin immediate")
+
+    async def end(self) -> None:
+        self._connection.close()
 
 
 class TestKafka(BrokerConformance):
     @pytest.fixture
     def make_broker(self, kafka_url: str) -> Any:
         return functools.partial(broker_for, kafka_url, {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500})
+
+    @pytest.fixture(params=["frozen", "killed"])
+    def outage(self, own_kafka: PrivateKafka, request: pytest.FixtureRequest) -> Any:
+        return Frozen(own_kafka) if request.param == "frozen" else Killed(own_kafka)
+
+
+class Frozen:
+    """Kafka keeps its connections and does not answer."""
+
+    def __init__(self, kafka: PrivateKafka) -> None:
+        self._kafka = kafka
+
+    def make_broker(self) -> Any:
+        return broker_for(self._kafka.url, {"send_timeout_s": 2.0})
+
+    async def begin(self) -> None:
+        self._kafka.freeze()
+
+    async def end(self) -> None:
+        self._kafka.thaw()
+
+
+class Killed(Frozen):
+    """Kafka's process is gone; connections are refused until it is started again."""
+
+    async def begin(self) -> None:
+        self._kafka.kill()
+
+    async def end(self) -> None:
+        await asyncio.to_thread(self._kafka.start)

@@ -56,8 +56,12 @@ class EmbeddedPublisher:
             return dict.fromkeys(range(len(messages)), Unavailable(str(error)))
 
     async def probe(self, topic: str) -> PublishOutcome:
+        def look(connection: sqlite3.Connection) -> Sequence[int]:
+            with writing(connection):  # reading alone would succeed on a full disk or behind a stuck writer
+                return topics.shards_of(connection, topic)
+
         try:
-            shards = await self._file.run(lambda connection: topics.shards_of(connection, topic))
+            shards = await self._file.run(look)
         except RelevoError as error:
             return Unavailable(str(error))
         return Accepted() if shards or self._options.auto_create else _unknown_topic(topic)

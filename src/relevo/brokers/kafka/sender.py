@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from relevo.brokers.kafka.options import KafkaOptions
-from relevo.clients.confluent import log, make
+from relevo.clients.confluent import confluent, log, make
 from relevo.message import Message
 from relevo.outcome import PublishOutcome
 
@@ -93,9 +93,12 @@ class Sender:
         self.producer = None  # the last reference: librdkafka ends its own threads here
 
     def _poll(self) -> None:
-        producer = self.producer
+        producer, kafka = self.producer, confluent()
         while not self._stop.is_set():
-            producer.poll(POLL_S)
+            try:
+                producer.poll(POLL_S)
+            except kafka.KafkaException as error:  # a fatal error comes this way, whatever callback is set
+                self._error(error.args[0])
 
     def _error(self, error: Any) -> None:
         self.last_error = f"{error.name()}: {error.str()}"
