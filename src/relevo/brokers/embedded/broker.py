@@ -81,6 +81,6 @@ def path_of(url: str) -> Path:
         rest = rest[2:]
     elif rest.startswith("//"):
         raise ConfigError(f"broker.url {url!r}: use embedded:relative.db or embedded:///absolute/path.db")
-    if not rest or rest == ":memory:":
+    if rest.rstrip("/") in ("", ":memory:"):
         raise ConfigError(f"broker.url {url!r} names no file (memory is not durable, so it is not offered)")
     return Path(rest)

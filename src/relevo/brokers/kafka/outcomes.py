@@ -27,6 +27,10 @@ REJECTED: Final[Mapping[str, str]] = {
 }
 """The broker will not take the message: our code for it."""
 
+OF_THE_TOPIC: Final = frozenset({"unknown_topic", "not_authorised"})
+"""Codes that hold for every message of the topic. The others are about one message, but the broker says them of a whole
+batch."""
+
 UNAVAILABLE: Final = frozenset(
     {
         *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_AUTHENTICATION", "_SSL"),

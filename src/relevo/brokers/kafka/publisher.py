@@ -18,9 +18,10 @@ from relevo import wire
 from relevo.brokers.kafka import CAPABILITIES
 from relevo.brokers.kafka.admin import Topic, Topics
 from relevo.brokers.kafka.options import KafkaOptions
-from relevo.brokers.kafka.outcomes import classify
+from relevo.brokers.kafka.outcomes import OF_THE_TOPIC, classify
 from relevo.brokers.kafka.sender import Call, Sender
 from relevo.brokers.kafka.sizes import record_bytes
+from relevo.brokers.kafka.suspects import Suspects
 from relevo.brokers.refusals import BEHIND, Refusals
 from relevo.clients.confluent import confluent
 from relevo.errors import MisuseError
@@ -53,6 +54,7 @@ class KafkaPublisher:
         self._turn = asyncio.Lock()  # fair: calls are handed to the client in the order they came
         self._sender: Sender | None = None
         self._batch_bytes = BATCH_BYTES
+        self._suspects = Suspects()
         self._calls: dict[int, Call] = {}
         self._under_way: set[asyncio.Task[dict[int, PublishOutcome]]] = set()
         self._replacing: set[asyncio.Task[None]] = set()
@@ -113,6 +115,8 @@ class KafkaPublisher:
         del self._calls[number]
         if call.failed:
             await self._explain(call)
+        if self._suspects.some:
+            self._suspects.cleared(messages, call.outcomes)
         return call.outcomes
 
     async def _produce(self, call: Call, topics: Mapping[str, Topic], indices: range) -> int:
@@ -178,23 +182,30 @@ class KafkaPublisher:
         if self._replacing:
             await asyncio.wait(self._replacing)
         limit = min((topic.limit_bytes for topic in topics.values() if topic.refused is None), default=BATCH_BYTES * 2)
-        if limit // 2 < self._batch_bytes:
-            self._batch_bytes = max(limit // 2, 1)
-            if self._sender is not None:
-                calls = [call.done for call in self._calls.values()]
-                if calls:
-                    await asyncio.wait(calls)
-                if self._replacing:  # broken meanwhile
-                    await asyncio.wait(self._replacing)
-                if self._sender is not None:
-                    old, self._sender = self._sender, None
-                    await asyncio.to_thread(old.close)
+        self._batch_bytes = max(min(self._batch_bytes, limit // 2), 1)
+        one_by_one = self._suspects.some
+        if self._sender is not None and (self._sender.batch_bytes, self._sender.one_by_one) != (
+            self._batch_bytes,
+            one_by_one,
+        ):
+            await self._retire(self._sender)
         if self._sender is None:
             replaced = self._loop.create_future()
             self._sender = await asyncio.to_thread(
-                Sender, self._options, self._batch_bytes, self._failed, self._fatal, replaced
+                Sender, self._options, self._batch_bytes, one_by_one, self._failed, self._fatal, replaced
             )
         return self._sender
+
+    async def _retire(self, sender: Sender) -> None:
+        """Let ``sender`` finish, and end it; it may also break meanwhile."""
+        calls = [call.done for call in self._calls.values()]
+        if calls:
+            await asyncio.wait(calls)
+        if self._replacing:
+            await asyncio.wait(self._replacing)
+        if self._sender is sender:
+            self._sender = None
+            await asyncio.to_thread(sender.close)
 
     async def _watch(self) -> None:
         """Give up when the oldest call has had no report for ``send_timeout_s``. Ends when no call is under way."""
@@ -280,16 +291,18 @@ class KafkaPublisher:
             why = broken.reason if isinstance(broken, Unavailable | Unconfirmed) else reason
             return Unconfirmed(f"sent, and not confirmed: {why}" if name == "_PURGE_INFLIGHT" else why)
         outcome = classify(name, reason)
-        if isinstance(outcome, Rejected) and outcome.code == "message_too_large":
-            # The broker speaks of the batch. The limit was lowered since we asked, or could not be read.
+        if not isinstance(outcome, Rejected) or outcome.code in OF_THE_TOPIC:
+            return outcome
+        if outcome.code == "message_too_large":  # the limit was lowered since we asked, or could not be read
             self._topics.forget(message.topic)
             known = (await self._topics.get([message.topic]))[message.topic]
             size = record_bytes(message, wire.encode(message, self._source))
             if size > known.limit_bytes:
                 return _too_large(size, known)
-            if sender.batch_bytes > max(known.limit_bytes // 2, 1):
-                return Unconfirmed("its batch was too large for the topic; smaller batches are sent from now on")
-        return outcome
+        if sender.one_by_one:
+            return outcome
+        self._suspects.add(message)
+        return Unconfirmed(f"the broker refused a batch it was in ({name}); sent again, alone")
 
 
 def _too_large(size: int, topic: Topic) -> Rejected:

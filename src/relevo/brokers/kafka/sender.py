@@ -63,12 +63,15 @@ class Sender:
         self,
         options: KafkaOptions,
         batch_bytes: int,
+        one_by_one: bool,
         on_failure: Callable[[Call, int], None],
         on_fatal: Callable[[Sender, str], None],
         replaced: asyncio.Future[None],
     ) -> None:
         """Runs in any thread but the loop's: making a producer may take a while (certificates)."""
         self.batch_bytes = batch_bytes
+        self.one_by_one = one_by_one
+        """One message in a batch, so that a refusal is meant for that message."""
         self.broken: PublishOutcome | None = None
         self.stuck_topics: set[str] | None = None
         """Of an outage: the topics whose messages did not move. Others were only taken back with them."""
@@ -77,8 +80,11 @@ class Sender:
         self.replaced = replaced
         """Done when, after it broke, every message is accounted for."""
         self._on_fatal = on_fatal
+        config = options.producer(batch_bytes)
+        if one_by_one:
+            config["batch.num.messages"] = 1
         self._stop = threading.Event()
-        self.producer = make("Producer", {**options.producer(batch_bytes), "error_cb": self._error})
+        self.producer = make("Producer", {**config, "error_cb": self._error})
         self._thread = threading.Thread(target=self._poll, name="relevo-kafka-producer", daemon=True)
         self._thread.start()
 

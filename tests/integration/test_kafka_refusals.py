@@ -1,0 +1,173 @@
+"""What Kafka itself refuses, after our own checks let it pass."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from relevo import wire
+from relevo.brokers import broker_for
+from relevo.brokers.kafka.sizes import record_bytes
+from relevo.message import Message
+from relevo.outcome import Rejected, Unconfirmed
+from relevo.testing.broker_processes import make_message
+
+SOURCE = "urn:relevo:test"
+
+
+@pytest.fixture
+async def topic(kafka_url: str) -> str:
+    name = f"refusals.{secrets.token_hex(8)}"
+    await broker_for(kafka_url, {"partitions": 1}).ensure_topics([name])
+    return name
+
+
+def set_config(kafka_url: str, topic: str, name: str, value: str) -> None:
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": kafka_url.removeprefix("kafka://")})
+    admin.incremental_alter_configs([resource])[resource].result(10)
+
+
+async def arrived(kafka_url: str, topic: str, until: Message) -> list[object]:
+    """Event ids on the topic's one partition, up to and with ``until``."""
+    member = await broker_for(kafka_url).subscribe(f"g-{secrets.token_hex(8)}", [topic])
+    found: list[object] = []
+    deadline = time.monotonic() + 30
+    try:
+        while until.event_id not in found:
+            assert time.monotonic() < deadline, found
+            found.extend(delivery.message.event_id for delivery in await member.take(1000, 1.0))
+    finally:
+        await member.aclose()
+    return found
+
+
+async def test_nothing_passes_what_the_broker_refuses(kafka_url: str, topic: str) -> None:
+    """FAILURES row 10, its sibling: the topic's limit was lowered after we had read it, so the refusal comes from the
+    broker with later messages of the key in flight, in other batches and calls. None of them gets past it; the refused
+    one is told apart from its innocent batch; afterwards the same publisher works and fits its batches to the limit."""
+    publisher = await broker_for(kafka_url, {"batch.size": 20_000}).publisher(source=SOURCE)
+    try:
+        begin = make_message(topic, key=b"k")
+        assert await publisher.publish([begin]) == {}
+        set_config(kafka_url, topic, "max.message.bytes", "10000")
+        huge = make_message(topic, key=b"k", payload=b"x" * 50_000)
+        later = [make_message(topic, key=b"k", payload=b"y" * 300) for _ in range(200)]
+        calls = [[huge, *later[:100]], later[100:150], later[150:]]
+        first, *others = await asyncio.gather(*[publisher.publish(call) for call in calls])
+        assert isinstance(rejected := first[0], Rejected)
+        assert rejected.code == "message_too_large"
+        assert set(first) == set(range(101))
+        assert all(set(outcomes) == set(range(50)) for outcomes in others)
+        outcomes = [*list(first.values())[1:], *(outcome for call in others for outcome in call.values())]
+        assert all(isinstance(outcome, Unconfirmed) for outcome in outcomes)
+        assert await publisher.publish(later) == {}
+        expected = [message.event_id for message in [begin, *later]]
+        assert await arrived(kafka_url, topic, later[-1]) == expected
+    finally:
+        await publisher.aclose()
+
+
+async def test_a_topic_with_a_small_limit(kafka_url: str, topic: str) -> None:
+    """A batch counts as one for the limit: thousands of small messages fit a topic that takes 5,000 bytes."""
+    set_config(kafka_url, topic, "max.message.bytes", "5000")
+    publisher = await broker_for(kafka_url).publisher(source=SOURCE)
+    try:
+        messages = [make_message(topic, key=b"k", payload=b"z" * 100) for _ in range(2000)]
+        messages.insert(5, huge := make_message(topic, payload=b"x" * 6000))
+        outcomes = await publisher.publish(messages)
+        assert set(outcomes) == {5}
+        assert isinstance(outcomes[5], Rejected)
+        messages.remove(huge)
+        assert await arrived(kafka_url, topic, messages[-1]) == [message.event_id for message in messages]
+    finally:
+        await publisher.aclose()
+
+
+async def test_the_largest_message_that_fits(kafka_url: str, topic: str) -> None:
+    """What our arithmetic lets pass at the limit the broker takes too; a byte more is refused before it is sent."""
+    limit = 20_000
+    set_config(kafka_url, topic, "max.message.bytes", str(limit))
+
+    def of_size(size: int) -> Message:
+        message = make_message(topic, key=b"k", payload=b"", headers={"name": "välue"})
+        room = size - record_bytes(message, wire.encode(message, SOURCE.encode()))
+        return msgspec.structs.replace(message, payload=b"x" * room)
+
+    publisher = await broker_for(kafka_url).publisher(source=SOURCE)
+    try:
+        assert await publisher.publish([of_size(limit)]) == {}
+        outcomes = await publisher.publish([of_size(limit + 1)])
+        assert isinstance(outcomes[0], Rejected)
+    finally:
+        await publisher.aclose()
+
+
+async def test_a_record_the_broker_finds_invalid(kafka_url: str, topic: str) -> None:
+    """A compacted topic takes no message without a key. That one is rejected; its neighbours go again and arrive."""
+    set_config(kafka_url, topic, "cleanup.policy", "compact")
+    publisher = await broker_for(kafka_url).publisher(source=SOURCE)
+    try:
+        messages = [make_message(topic, key=b"%d" % number) for number in range(10)]
+        bad = make_message(topic)
+        sending: list[Message] = [*messages[:5], bad, *messages[5:]]
+        outcome: Any = None
+        deadline = time.monotonic() + 30
+        while sending:
+            assert time.monotonic() < deadline
+            outcomes = await publisher.publish(sending)
+            for index, result in outcomes.items():
+                if sending[index] is bad:
+                    outcome = result
+                else:
+                    assert isinstance(result, Unconfirmed), result
+            sending = [message for index, message in enumerate(sending) if isinstance(outcomes.get(index), Unconfirmed)]
+        assert isinstance(outcome, Rejected)
+        assert outcome.code == "invalid_record"
+        assert set(await arrived(kafka_url, topic, messages[-1])) == {message.event_id for message in messages}
+    finally:
+        await publisher.aclose()
+
+
+async def test_a_cancelled_publish_keeps_its_place(kafka_url: str, topic: str) -> None:
+    """Cancelling a call that was handed over does not let a later one of the same key overtake it."""
+    publisher = await broker_for(kafka_url).publisher(source=SOURCE)
+    try:
+        first = [make_message(topic, key=b"k") for _ in range(1000)]
+        second = [make_message(topic, key=b"k") for _ in range(10)]
+        one = asyncio.create_task(publisher.publish(first))
+        two = asyncio.create_task(publisher.publish(second))
+        await asyncio.sleep(0)  # both have begun
+        one.cancel()
+        assert await two == {}
+        with pytest.raises(asyncio.CancelledError):
+            await one
+        expected = [message.event_id for message in [*first, *second]]
+        assert await arrived(kafka_url, topic, second[-1]) == expected
+    finally:
+        await publisher.aclose()
+
+
+async def test_more_than_the_client_can_hold(kafka_url: str, topic: str) -> None:
+    """With a full client queue publish waits for room, and the event loop goes on."""
+    publisher = await broker_for(kafka_url, {"queue.buffering.max.messages": 100}).publisher(source=SOURCE)
+    try:
+        messages = [make_message(topic, key=b"k") for _ in range(3000)]
+        publishing = asyncio.create_task(publisher.publish(messages))
+        turns = 0
+        while not publishing.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        assert await publishing == {}
+        assert turns > 5
+        assert await arrived(kafka_url, topic, messages[-1]) == [message.event_id for message in messages]
+    finally:
+        await publisher.aclose()
