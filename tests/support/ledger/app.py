@@ -5,6 +5,7 @@ Nothing here guards against doubles, losses or swaps; the tables have no constra
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from typing import Any
 from relevo import Backoff, Consumer, Event, Outbox, event
 from relevo.clients.sqlite import sqlite_path
 
-TOPIC = "ledger.account"
+TOPIC = os.environ.get("LEDGER_TOPIC", "ledger.account")
+"""Runs that share a broker have topics of their own."""
 outbox = Outbox()
 
 _NAMED = re.compile(r":(\w+)")
 
 
-@event("ledger.account.changed", key="account")
+@event("ledger.account.changed", key="account", topic=TOPIC)
 @dataclass(frozen=True)
 class AccountChanged:
     account: str

@@ -39,6 +39,7 @@ class Plan:
     patience_s: float = 120.0
     seed: int = 1
     relay_module: str = "relevo"
+    topic: str = "ledger.account"
 
 
 @dataclass
@@ -46,12 +47,14 @@ class Child:
     name: str
     command: list[str]
     log: Path
+    topic: str
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
+            environment["LEDGER_TOPIC"] = self.topic
             self.process = subprocess.Popen(
                 self.command, cwd=REPO, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
@@ -138,7 +141,7 @@ class LedgerRun:
             child.end()
 
     def _child(self, name: str, command: list[str]) -> Child:
-        return Child(name, command, self.folder / f"{name}.log")
+        return Child(name, command, self.folder / f"{name}.log", self.plan.topic)
 
     def play(self, *, between: Callable[[int], None] = lambda kill: None) -> Account:
         """Write, kill at random, wait until everything arrived; the account as it is then or after the patience.
