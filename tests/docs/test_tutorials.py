@@ -1,0 +1,46 @@
+"""The tutorials, done as a reader does them: files written, commands typed, output compared."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS
+from tests.docs.reader import Reader, matches
+
+
+def test_first_steps(tmp_path: Path) -> None:
+    """From nothing to one effect, on SQLite and the embedded broker; a relay is killed on the way."""
+    with Reader(tmp_path) as reader:
+        assert reader.follow(DOCS / "tutorials" / "first-steps.md") >= 12
+
+
+@pytest.mark.xdist_group("heavy")
+def test_postgres_and_kafka(pg_database: str, kafka_url: str, tmp_path: Path) -> None:
+    """The same shop on servers; this run has a topic and a consumer of its own."""
+    own = secrets.token_hex(4)
+    replaced = {
+        "postgresql://shop:secret@localhost/shop": pg_database,
+        "kafka://localhost:9092": kafka_url,
+        "shop.order": f"shop{own}.order",
+        '"billing"': f'"billing{own}"',
+    }
+    with Reader(tmp_path, replaced) as reader:
+        assert reader.follow(DOCS / "tutorials" / "postgres-and-kafka.md") >= 8
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected", "same"),
+    [
+        ("a 12 b\n", "a … b", True),
+        ("a 12 b\nc\n", "a … b", False),
+        ("first\nx\ny\nlast\n", "first\n…\nlast", True),
+        ("first\nlast\n", "first\n…\nlast", True),
+        ("first\nx\n", "first\n…\nlast", False),
+    ],
+)
+def test_a_page_that_shows_something_else_is_noticed(seen: str, expected: str, same: bool) -> None:
+    """The comparison itself: … is text within a line, or lines."""
+    assert matches(seen, expected) is same
