@@ -2,7 +2,12 @@
 
 -- name: meta.lock
 -- Transaction-level, so that it also works behind a transaction pooler. Let go at commit.
-select pg_advisory_xact_lock(hashtextextended('relevo:' || coalesce(:schema, current_schema(), '') || '.' || :prefix, 0));
+do $relevo$
+begin
+  perform pg_advisory_xact_lock(
+    hashtextextended('relevo:' || coalesce(:schema, current_schema(), '') || '.' || :prefix, 0));
+end
+$relevo$;
 -- Whoever waits for a table lock makes every writer wait behind it: give up instead, and say so.
 set local lock_timeout = '10s';
 
