@@ -53,6 +53,7 @@ def test_the_printed_script_through_psql_makes_the_schema_that_migrate_makes(pg_
     by_migrate = _catalogs(pg_database)
     assert by_script == by_migrate
     assert all(by_migrate.values()), "an empty answer would compare equal to anything"
+    assert None not in by_migrate["meta"][0], "system identifier and timeline are known to this role"
 
 
 def test_two_installations_share_a_database(pg_database: str) -> None:

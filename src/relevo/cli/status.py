@@ -49,12 +49,13 @@ async def _watch(settings: Settings, output: Literal["table", "json", "jsonl"]) 
                 click.echo(f"relevo: {each}", err=True)
         return
     from rich.live import Live
+    from rich.text import Text
 
     from relevo.cli.status_table import render
 
     with Live(auto_refresh=False, screen=False) as live:
         async for each in _every_second(settings):
-            live.update(render(each) if isinstance(each, Status) else str(each), refresh=True)
+            live.update(render(each) if isinstance(each, Status) else Text(str(each)), refresh=True)
 
 
 async def _every_second(settings: Settings) -> AsyncIterator[Status | UnreachableError]:
