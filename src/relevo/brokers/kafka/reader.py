@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,6 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from relevo.brokers.kafka.options import KafkaOptions
+from relevo.brokers.kafka.shard import record_size
 from relevo.brokers.kafka.start import begin_at_end
 from relevo.clients.confluent import confluent, log, make
 from relevo.errors import UnreachableError
@@ -24,6 +26,9 @@ Position = tuple[str, int, int]
 """Topic, partition, and the offset to go on from."""
 
 POLL_S: Final = 0.02
+FULL_POLL_S: Final = 0.005
+FULL_S: Final = 1.0
+"""How long a full buffer keeps the thread from polling before it pauses the partitions."""
 BATCH: Final = 1000
 
 
@@ -45,7 +50,7 @@ class Listener(Protocol):
 
 
 class Reader:
-    """``buffered``: what the loop holds, kept up to date by the loop; over a limit the partitions are paused."""
+    """The loop says what it let go of; when what was read and not let go exceeds a limit, the partitions are paused."""
 
     def __init__(
         self,
@@ -56,9 +61,10 @@ class Reader:
         listener: Listener,
         revoke_timeout_s: float,
     ) -> None:
-        self.buffered_messages = 0
-        self.buffered_bytes = 0
+        self._read_messages = self._read_bytes = 0  # written by the thread
+        self._gone_messages = self._gone_bytes = 0  # written by the loop
         self._own = options.own
+        self._batch = min(BATCH, options.own.buffer_messages)
         self._from_start = from_start
         self._topics = list(topics)
         self._listener = listener
@@ -67,10 +73,21 @@ class Reader:
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stop = threading.Event()
         self._paused = False
+        self._full_since: float | None = None
         self._kafka = confluent()
         config = {**options.consumer(group), "on_commit": self._on_commit, "error_cb": self._on_error}
         self._consumer = make("Consumer", config)
         self._thread = threading.Thread(target=self._work, name=f"relevo-kafka-{group}", daemon=True)
+
+    def let_go(self, messages: int, size: int) -> None:
+        """The loop does not hold these any more."""
+        self._gone_messages += messages
+        self._gone_bytes += size
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Messages and bytes read and not let go."""
+        return self._read_messages - self._gone_messages, self._read_bytes - self._gone_bytes
 
     def start(self) -> None:
         self._thread.start()
@@ -113,11 +130,14 @@ class Reader:
         consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         while not self._stop.is_set():
             self._serve()
-            self._press_back()
+            if self._must_wait():
+                with suppress(Empty):
+                    self._commands.get(timeout=FULL_POLL_S)()
+                continue
             record = consumer.poll(POLL_S)
             if record is None:
                 continue
-            batch = [record, *consumer.consume(BATCH, 0)]
+            batch = [record, *consumer.consume(self._batch, 0)]
             good = []
             for record in batch:
                 error = record.error()
@@ -126,6 +146,8 @@ class Reader:
                 else:
                     self._tell(self._listener.failed, record.topic(), error.name(), error.str())
             if good:
+                self._read_messages += len(good)
+                self._read_bytes += sum(map(record_size, good))
                 self._tell(self._listener.fetched, good)
         consumer.close()
 
@@ -134,14 +156,27 @@ class Reader:
             while True:
                 self._commands.get_nowait()()
 
-    def _press_back(self) -> None:
-        messages, size = self.buffered_messages, self.buffered_bytes
-        if not self._paused and (messages >= self._own.buffer_messages or size >= self._own.buffer_bytes):
-            self._paused = True
-            self._consumer.pause(self._consumer.assignment())
-        elif self._paused and messages <= self._own.buffer_messages // 2 and size <= self._own.buffer_bytes // 2:
-            self._paused = False
-            self._consumer.resume(self._consumer.assignment())
+    def _must_wait(self) -> bool:
+        """Back-pressure, before each poll. Pausing throws away what was prefetched, and a resumed partition waits for
+        the fetch under way, half a second and more; so for a moment the thread only stops polling. A consumer that
+        stays behind is paused, and polling goes on: its group must hear from it."""
+        messages, size = self.held
+        if self._paused:
+            if messages <= self._own.buffer_messages // 2 and size <= self._own.buffer_bytes // 2:
+                self._paused = False
+                self._consumer.resume(self._consumer.assignment())
+            return False
+        if messages < self._own.buffer_messages and size < self._own.buffer_bytes:
+            self._full_since = None
+            return False
+        now = time.monotonic()
+        if self._full_since is None:
+            self._full_since = now
+        if now - self._full_since < FULL_S:
+            return True
+        self._paused, self._full_since = True, None
+        self._consumer.pause(self._consumer.assignment())
+        return False
 
     def _commit(self, positions: Sequence[Position]) -> None:
         try:

@@ -178,8 +178,8 @@ class KafkaSubscription:
             shard = self._shards.get(shard_name(record.topic(), record.partition()))
             if shard is not None and not shard.leaving:
                 shard.arrived.append(record)
-                self._reader.buffered_messages += 1
-                self._reader.buffered_bytes += record_size(record)
+            else:
+                self._reader.let_go(1, record_size(record))
         self._news.set()
 
     def committed(self, positions: Sequence[Position], error: str | None) -> None:
@@ -221,16 +221,14 @@ class KafkaSubscription:
             found.extend(shard.take(max_messages - len(found)))
             taken = before - len(shard.arrived)
             if taken:
-                self._reader.buffered_messages -= taken
-                self._reader.buffered_bytes -= sum(_size(delivery) for delivery in found[-taken:])
+                self._reader.let_go(taken, sum(_size(delivery) for delivery in found[-taken:]))
             if len(found) >= max_messages:
                 break
         return found
 
     def _drop(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
-            self._reader.buffered_messages -= len(shard.arrived)
-            self._reader.buffered_bytes -= sum(map(record_size, shard.arrived))
+            self._reader.let_go(len(shard.arrived), sum(map(record_size, shard.arrived)))
             if self._shards.get(shard.name) is shard:
                 del self._shards[shard.name]
 

@@ -1,0 +1,123 @@
+"""The Kafka consumer beyond what every broker does."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+import time
+from typing import Any
+
+from relevo.brokers import broker_for
+from relevo.brokers.murmur2 import partition_of
+from relevo.testing.broker_processes import make_message
+
+SOURCE = "urn:relevo:test"
+
+
+async def take(member: Any, number: int) -> list[Any]:
+    """Exactly ``number`` deliveries."""
+    found: list[Any] = []
+    deadline = time.monotonic() + 30
+    while len(found) < number:
+        assert time.monotonic() < deadline, f"{len(found)} of {number} arrived"
+        found.extend(await member.take(number - len(found), 0.5))
+    return found
+
+
+async def new_topic(url: str) -> str:
+    name = f"subscription.{secrets.token_hex(8)}"
+    await broker_for(url).ensure_topics([name])
+    return name
+
+
+async def test_keys_lie_where_java_puts_them(kafka_url: str) -> None:
+    """librdkafka's partitioner and ours agree: a key goes to the same partition with both brokers."""
+    topic = await new_topic(kafka_url)
+    publisher = await broker_for(kafka_url).publisher(source=SOURCE)
+    member = await broker_for(kafka_url).subscribe("g-" + topic, [topic])
+    try:
+        keys = [b"", b"\x00", b"21", b"foobar", *(b"key-%d" % number for number in range(60))]
+        assert await publisher.publish([make_message(topic, key=key) for key in keys]) == {}
+        for delivery in await take(member, len(keys)):
+            assert delivery.shard == f"{topic}/{partition_of(delivery.message.key, 4)}"
+    finally:
+        await publisher.aclose()
+        await member.aclose()
+
+
+async def test_what_is_held_in_memory_is_bounded(kafka_url: str) -> None:
+    """A consumer that takes nothing keeps a bounded number of messages and its shards; later it gets all, in order."""
+    topic = await new_topic(kafka_url)
+    broker = broker_for(kafka_url, {"buffer_messages": 200})
+    publisher = await broker.publisher(source=SOURCE)
+    member: Any = await broker.subscribe("g-" + topic, [topic])
+    try:
+        sent = [make_message(topic, key=b"k") for _ in range(10_000)]
+        for start in range(0, 10_000, 2000):
+            assert await publisher.publish(sent[start : start + 2000]) == {}
+        first = await take(member, 1)
+        reader = member._reader
+        deadline = time.monotonic() + 20
+        while not reader._paused:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        most = 0
+        for _ in range(50):
+            most = max(most, reader.held[0])
+            await asyncio.sleep(0.01)
+        assert most <= 200 + 201  # the last poll below the limit brings as many again
+        assert member.owns(first[0])
+        rest = await take(member, 9_999)
+        assert [d.message.event_id for d in first + rest] == [message.event_id for message in sent]
+        assert reader.held == (0, 0)
+    finally:
+        await publisher.aclose()
+        await member.aclose()
+
+
+async def test_the_end_is_where_it_was_when_the_group_began(kafka_url: str) -> None:
+    """``from_start=False``, and the first member goes before it settled anything: what came after the group began is
+    not skipped (Kafka's own ``latest`` would begin at the new end)."""
+    topic = await new_topic(kafka_url)
+    broker = broker_for(kafka_url)
+    publisher = await broker.publisher(source=SOURCE)
+    try:
+        assert await publisher.publish([make_message(topic, key=b"k") for _ in range(5)]) == {}
+        first = await broker.subscribe("g-" + topic, [topic], from_start=False)
+        deadline = time.monotonic() + 20
+        while not await first.lag():  # until it is assigned
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        assert sum((await first.lag()).values()) == 0
+        await first.aclose()
+        missed = make_message(topic, key=b"k")
+        assert await publisher.publish([missed]) == {}
+        second = await broker.subscribe("g-" + topic, [topic], from_start=False)
+        (delivery,) = await take(second, 1)
+        assert delivery.message.event_id == missed.event_id
+        await second.aclose()
+    finally:
+        await publisher.aclose()
+
+
+async def test_an_idle_member_costs_little(kafka_url: str) -> None:
+    """An idle second of waiting takes less than a tenth of a second of this process's time."""
+    topic = await new_topic(kafka_url)
+    member = await broker_for(kafka_url).subscribe("g-" + topic, [topic])
+    try:
+        while not await member.lag():
+            await asyncio.sleep(0.01)
+        before = time.process_time()
+        assert await member.take(1, 1.0) == []
+        assert time.process_time() - before < 0.1
+    finally:
+        await member.aclose()
+
+
+def test_the_factory_can_go_to_another_process() -> None:
+    """``broker_for`` with its arguments is picklable, as the conformance suite asks of a factory."""
+    import pickle
+
+    make = pickle.loads(pickle.dumps(functools.partial(broker_for, "embedded:x.db", {})))
+    assert make().url == "embedded:x.db"
