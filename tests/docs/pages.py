@@ -30,7 +30,7 @@ _STOP = re.compile(r"^<!-- stop (\w+) -->$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """``words``: bare words of the info string; ``options``: its ``name=value``. ``line``: of the first line of code."""
+    """``words``: bare words of the info string; ``options``: its ``name=value``. ``line``: of its first line."""
 
     page: Path
     line: int

@@ -78,8 +78,8 @@ class Reader:
                 return
             if time.monotonic() >= deadline:
                 raise AssertionError(
-                    f"{block.where}: code {result.returncode}, expected {code}\n--- printed\n{seen}\n--- the page says\n"
-                    f"{expected}"
+                    f"{block.where}: code {result.returncode}, expected {code}\n--- printed\n{seen}\n"
+                    f"--- the page says\n{expected}"
                 )
             time.sleep(0.2)
 
@@ -102,7 +102,9 @@ class Reader:
             if expected is None or matches(seen, self._mine(expected)):
                 return True
             if process.poll() is not None:
-                raise AssertionError(f"{block.where}: ended with {process.returncode}\n{seen}\n--- the page says\n{expected}")
+                raise AssertionError(
+                    f"{block.where}: ended with {process.returncode}\n{seen}\n--- the page says\n{expected}"
+                )
             return False
 
         try:
