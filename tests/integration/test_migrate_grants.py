@@ -12,7 +12,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from relevo import catalog as catalog_module
 from relevo.brokers import broker_for
+from relevo.catalog import Catalog, numbered
 from relevo.clients import database_for
 from relevo.errors import ConfigError, SchemaError
 from relevo.ops import grants
@@ -21,8 +23,6 @@ from relevo.ops.status import status
 from relevo.outbox import Outbox
 from relevo.relay.service import Relay
 from relevo.settings import Settings, load
-from relevo.storage import catalog as catalog_module
-from relevo.storage.catalog import Catalog, numbered
 from relevo.storage.ready import ensure_ready
 from tests.support.events import OrderPlaced
 from tests.support.waiting import eventually

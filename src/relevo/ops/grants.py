@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, get_args
 
+from relevo.catalog import Catalog
 from relevo.clients.texts import text_session
 from relevo.errors import ConfigError
 from relevo.ops.migrate import catalog_of
 from relevo.settings import Settings
-from relevo.storage.catalog import Catalog
 from relevo.storage.granting import Duty, statements
 
 DUTIES: Final[tuple[Duty, ...]] = get_args(Duty)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from relevo.catalog import Catalog
 from relevo.clients import dialect_of
 from relevo.clients.texts import text_session
 from relevo.errors import CheckFailedError
 from relevo.settings import Settings
 from relevo.storage import migrating
-from relevo.storage.catalog import Catalog
 from relevo.storage.migrating import Migration
 
 

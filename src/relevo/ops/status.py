@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from relevo.catalog import Catalog
 from relevo.errors import SchemaError
 from relevo.ops.status_report import (
     Consumer,
@@ -21,7 +22,6 @@ from relevo.ports.database import Database
 from relevo.script import Row, Rows, Script, Statement
 from relevo.settings import Settings
 from relevo.storage import processes
-from relevo.storage.catalog import Catalog
 from relevo.storage.migrating import code_version
 
 COUNT_CAP = 100_000

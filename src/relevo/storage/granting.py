@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from relevo.storage.catalog import Catalog
+from relevo.catalog import Catalog
 
 Duty = Literal["writer", "relay", "consumer", "operator"]
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
+from relevo.catalog import Catalog
 from relevo.clients.texts import DatabaseError, TextSession
 from relevo.errors import ConfigError, SchemaError
 from relevo.ports.database import Dialect
 from relevo.script import Row, Rows
-from relevo.storage.catalog import Catalog
 
 LANES = 64
 """Lanes of a new installation."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from relevo.catalog import Catalog
 from relevo.errors import RelevoError, SchemaError, UnreachableError
 from relevo.ports.database import Database
 from relevo.script import Row, Script, Statement
 from relevo.settings import Settings
-from relevo.storage.catalog import Catalog
 from relevo.storage.migrating import code_version, refuse
 
 log = logging.getLogger("relevo.storage")
