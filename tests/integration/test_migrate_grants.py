@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 import subprocess
@@ -125,6 +126,9 @@ def test_a_duty_runs_all_its_statements_and_no_others(installation: Installation
         assert len(names) >= 3
         for name in names:
             text, parameters = numbered(catalog.text(name))
+            if re.search(r"^copy ", text, re.MULTILINE):  # cannot be prepared; an empty one asks for the same rights
+                with connection.cursor().copy(text.encode()):
+                    continue
             nulls = f"({', '.join(['null'] * len(parameters))})" if parameters else ""
             connection.execute(f"prepare statement as {text}".encode())
             connection.execute(f"explain execute statement{nulls}".encode())
