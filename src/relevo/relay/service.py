@@ -84,7 +84,10 @@ class Relay:
         engine = self.engine
         if engine is None:
             return RelayHealth(True, False, {"relay": "starting"}, {})
-        problems = {f"destination {topic}": entry.reason for topic, entry in engine.destinations.paused.items()}
+        problems = {
+            f"destination {topic}": f"{entry.reason} (since {entry.since.isoformat(timespec='seconds')})"
+            for topic, entry in engine.destinations.paused.items()
+        }
         if engine.unreachable is not None:
             problems["database"] = engine.unreachable
         return RelayHealth(True, not problems, problems, self._detail())
