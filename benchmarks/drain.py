@@ -79,7 +79,8 @@ class Bench:
             connection.execute(
                 "insert into relevo_outbox (event_id, bucket, topic, key, type, payload) "
                 "select relevo_uuid7(), relevo_bucket_of(convert_to(k, 'UTF8'), null), "
-                "(%(topics)s::text[])[i %% 3 + 1], convert_to(k, 'UTF8'), 'bench.order.placed', convert_to(body, 'UTF8') "
+                "(%(topics)s::text[])[i %% 3 + 1], convert_to(k, 'UTF8'), 'bench.order.placed', "
+                "convert_to(body, 'UTF8') "
                 "from (select i, 'o' || i %% %(keys)s as k, "
                 "      rpad('{\"order_id\": ' || i || ', \"note\": \"', %(size)s - 2, 'y') || '\"}' as body "
                 "      from generate_series(1, %(events)s) as i) as made",

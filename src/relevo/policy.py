@@ -31,7 +31,7 @@ class Backoff:
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.base <= timedelta(0) or self.factor < 1 or self.cap < self.base:
             raise ConfigError(
-                "Backoff wants attempts of at least 1, a base above 0, a factor of at least 1 and a cap not below the base"
+                "Backoff wants attempts of at least 1, a base above 0, a factor of at least 1, a cap not below the base"
             )
 
     def delay_s(self, attempt: int, rng: random.Random | None = None) -> float:

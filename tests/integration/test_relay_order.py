@@ -79,7 +79,7 @@ async def test_a_late_commit_is_found_in_the_middle_of_a_backlog(pg_store: Store
 
 
 async def test_a_rejected_message_holds_its_key_and_nothing_overtakes_it(store: Store) -> None:
-    """FAILURES rows 10, 15: 1 of a key is refused for its size; 2, 3 and later arrivals queue behind it, others flow."""
+    """FAILURES rows 10, 15: 1 of a key is refused for its size; 2, 3 and later ones queue behind it, others flow."""
 
     def answer(message: Message) -> PublishOutcome | None:
         return Rejected("message_too_large", "too large") if message.payload == b"0" else None
@@ -225,3 +225,45 @@ async def test_a_page_is_bounded_by_bytes(store: Store) -> None:
         await eventually(lambda: store.unsettled() == 0, what="settled")
         assert len(relay.publisher.log) == 20
         assert relay.publisher.calls >= 6
+
+
+async def test_an_unreadable_row_is_held_and_its_neighbours_go_out(store: Store) -> None:
+    """FAILURES row 8: one row of a batch cannot be read (written by hand, the checks taken away): the others go out, it
+    and what follows of its key are held with the reason."""
+    store.fill(9, keys=3)
+    if store.is_postgres:
+        store.do("alter table relevo_outbox drop constraint relevo_outbox_headers_check")
+    else:
+        store.do("pragma ignore_check_constraints = on")
+    with contextlib.closing(store.connect()) as connection:
+        if not store.is_postgres:
+            connection.execute("pragma ignore_check_constraints = on")
+        connection.execute("update relevo_outbox set headers = '[1]' where seq = 2")
+        connection.commit()
+    async with running_relay(store) as relay:
+        await eventually(lambda: store.unsettled() == 0, what="settled")
+        assert sorted(relay.publisher.payloads()) == [0, 2, 3, 5, 6, 8]
+    ((state, code, reason),) = store.query("select state, error_type, reason from relevo_held_key")
+    assert (state, code) == ("parked", "unreadable")
+    assert "seq 2" in reason
+    held = store.query("select payload from relevo_held_message order by position")
+    assert [int(bytes(payload)) for (payload,) in held] == [1, 4, 7]
+
+
+async def test_hand_written_nonsense_is_refused_by_the_table(store: Store) -> None:
+    """FAILURES row 8: what no client could read back does not get into the outbox: odd headers, infinite times."""
+    store.fill(1)
+    bad = ["update relevo_outbox set headers = '[1]'"]
+    bad.append(
+        "update relevo_outbox set created_at = 'infinity'"
+        if store.is_postgres
+        else "update relevo_outbox set payload = 'text, not bytes'"
+    )
+    for statement in bad:
+        with contextlib.closing(store.connect()) as connection:
+            try:
+                connection.execute(statement)
+            except Exception as error:
+                assert "check" in type(error).__name__.lower() or "integrity" in type(error).__name__.lower()
+            else:
+                raise AssertionError(f"accepted: {statement}")

@@ -74,8 +74,8 @@ async def test_may_send_ends_before_the_lease_does(store: Store) -> None:
 
 
 async def test_a_zombie_settles_nothing_and_reads_nothing(store: Store) -> None:
-    """FAILURES row 11: A is frozen beyond its lease while its page is with the broker; B takes over and settles; A wakes
-    up: its settle is refused, what it reads is empty."""
+    """FAILURES row 11: A is frozen beyond its lease while its page is with the broker; B takes over and settles;
+    A wakes up: its settle is refused, what it reads is empty."""
     store.fill(50, keys=5)
     a = owner(store, lease_s=0.3)
     await a.tick()
@@ -99,7 +99,7 @@ async def test_a_zombie_settles_nothing_and_reads_nothing(store: Store) -> None:
 
 
 async def test_a_takeover_waits_for_a_settle_in_progress(pg_store: Store) -> None:
-    """HARD 2: the settling transaction locks its lane rows, so no takeover can come between its check and its writes."""
+    """HARD 2: the settling transaction locks its lane rows, so no takeover comes between its check and its writes."""
     pg_store.fill(1)
     a = owner(pg_store, lease_s=0.2)
     await a.tick()
@@ -127,7 +127,7 @@ async def test_a_takeover_waits_for_a_settle_in_progress(pg_store: Store) -> Non
 
 
 async def test_joins_and_leaves_under_load_make_no_duplicate(store: Store) -> None:
-    """FAILURES row 12: relays join and leave cleanly while events flow: each event goes out once, keys stay in order."""
+    """FAILURES row 12: relays join and leave cleanly under load: each event goes out once, keys stay in order."""
     shared = FakePublisher()
     writing = asyncio.Event()
 

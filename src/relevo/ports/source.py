@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from relevo.message import Message
@@ -19,12 +19,15 @@ class SourceCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One page of unsettled messages, parallel lists in ``seq`` order. ``exhausted``: nothing further was there."""
+    """One page of unsettled messages, parallel lists in ``seq`` order. ``exhausted``: nothing further was there.
+    ``unreadable``: index → why that row could not be read; its message is a stand-in with topic and key, never sent.
+    """
 
     seqs: Sequence[int]
     lanes: Sequence[int]
     messages: Sequence[Message]
     exhausted: bool
+    unreadable: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.seqs)

@@ -16,6 +16,7 @@ from typing import Any
 
 from relevo.errors import RelevoError, UnreachableError
 from relevo.message import Message
+from relevo.outcome import PublishOutcome, Rejected
 from relevo.policy import PROBE_BACKOFF, Policy
 from relevo.ports.broker import Publisher
 from relevo.ports.database import Database
@@ -108,20 +109,21 @@ class RelayEngine:
 
     async def _carry(self, taken: Taken) -> None:
         """Publish one page and settle it, or start to."""
-        behind = {
-            index: name
-            for index, message in enumerate(taken.messages)
-            if self._held and (name := key_name(message)) in self._held
-        }
-        indexes = [index for index in range(len(taken)) if index not in behind] if behind else range(len(taken))
-        messages = [taken.messages[index] for index in indexes] if behind else taken.messages
+        behind = self._behind(taken)
+        kept_back = {*behind, *taken.unreadable}
+        indexes = [index for index in range(len(taken)) if index not in kept_back] if kept_back else range(len(taken))
+        messages = [taken.messages[index] for index in indexes] if kept_back else taken.messages
         if not taken.exhausted:
             self._read_ahead()
         probe("relay.sending")
-        outcomes = await self.publisher.publish(messages) if messages else {}
+        outcomes: Mapping[int, PublishOutcome] = await self.publisher.publish(messages) if messages else {}
         probe("relay.confirmed")
-        if behind:
-            outcomes = {indexes[position]: outcome for position, outcome in outcomes.items()}
+        if kept_back:
+            outcomes = {indexes[position]: outcome for position, outcome in outcomes.items()} | {
+                index: Rejected("unreadable", reason)
+                for index, reason in taken.unreadable.items()
+                if index not in behind
+            }
         self.counters.pages += 1
         verdict = judge(taken, behind, outcomes, self.policy_of, key_name)
         await self._settled()  # in order: this page after the last one
@@ -133,6 +135,20 @@ class RelayEngine:
         await self._give_back_ahead()
         await self._settle(taken, verdict.dispositions)
         await self._tell_destinations(verdict)
+
+    def _behind(self, taken: Taken) -> dict[int, KeyName]:
+        """Messages that may not be sent, because their key is held or an unreadable row of it stands before them."""
+        if not self._held and not taken.unreadable:
+            return {}
+        stopped: set[KeyName] = set()
+        behind: dict[int, KeyName] = {}
+        for index, message in enumerate(taken.messages):
+            name = key_name(message)
+            if name in self._held or name in stopped:
+                behind[index] = name
+            elif index in taken.unreadable:
+                stopped.add(name)
+        return behind
 
     async def _settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> None:
         settled = await self.source.settle(taken, dispositions)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from relevo.ids import foreign_id
 from relevo.message import Message
 from relevo.ports.database import Dialect
 
@@ -52,6 +53,23 @@ def _postgres_message(row: Sequence[Any]) -> Message:
 def _sqlite_message(row: Sequence[Any]) -> Message:
     event_id, *middle, created_at = row[:13]
     return _postgres_message((UUID(event_id), *middle, to_time(created_at)))
+
+
+def stand_in(seq: int, row: Sequence[Any]) -> Message:
+    """What can be said of a row that cannot be read: topic and key, so that it is held in its place. Never sent."""
+    event_id, _, topic, key, type_ = row[:5]
+    try:
+        identity = UUID(str(event_id))
+    except ValueError:
+        identity = foreign_id("seq", str(topic), str(seq))
+    return Message(
+        event_id=identity,
+        type=str(type_),
+        topic=str(topic),
+        payload=None,
+        created_at=datetime(1970, 1, 1, tzinfo=UTC),
+        key=key if isinstance(key, bytes) else None if key is None else str(key).encode(),
+    )
 
 
 def message_reader(dialect: Dialect) -> Callable[[Sequence[Any]], Message]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
+from relevo.message import Message
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
 from relevo.script import Rows
 from relevo.sources.mark.floor import Floor
 from relevo.storage import marking
-from relevo.storage.rows import message_reader
+from relevo.storage.rows import message_reader, stand_in
 
 NOTHING = Taken((), (), (), exhausted=True)
 
@@ -95,19 +96,30 @@ class MarkSource:
             if not self._in_flight:
                 self._after = self._floor.seq
             return NOTHING
-        message = self._message
         seqs = [row[0] for row in rows]
-        taken = Taken(
-            seqs,
-            [row[1] for row in rows],
-            [message(row[2:]) for row in rows],
-            exhausted=len(rows) < max_messages,
-        )
+        messages, unreadable = self._messages(rows)
+        taken = Taken(seqs, [row[1] for row in rows], messages, len(rows) < max_messages, unreadable)
         self._in_flight[id(taken)] = tuple(seqs)
         self._after = max(self._after, seqs[-1])
         xmin, xmax = rows[0][-2:]
         self._floor.advance(xmin, xmax, seqs[-1], (seqs[0], *flying))
         return taken
+
+    def _messages(self, rows: Rows) -> tuple[list[Message], dict[int, str]]:
+        message = self._message
+        try:
+            return [message(row[2:]) for row in rows], {}
+        except (ValueError, TypeError):  # at least one row was written by hand, around every check
+            pass
+        messages: list[Message] = []
+        unreadable: dict[int, str] = {}
+        for index, row in enumerate(rows):
+            try:
+                messages.append(message(row[2:]))
+            except (ValueError, TypeError) as error:
+                unreadable[index] = f"the row with seq {row[0]} cannot be read: {error}"
+                messages.append(stand_in(row[0], row[2:]))
+        return messages, unreadable
 
     def _start_over(self) -> None:
         """Other lanes or topics than before: what was passed for them may be unsettled."""

@@ -30,8 +30,9 @@ create table {outbox} (
   aggregate_version bigint,
   payload bytea,
   content_type text not null default 'application/json',
-  headers jsonb,
-  created_at timestamptz not null default clock_timestamp(),
+  headers jsonb check (headers is null or jsonb_typeof(headers) = 'object'),
+  created_at timestamptz not null default clock_timestamp()
+    check (created_at >= '1970-01-01 00:00+00' and created_at < '9999-01-01 00:00+00'),   -- no infinity: clients cannot read it
   settled_at timestamptz,
   outcome text check (outcome in ('published', 'held', 'skipped')),
   primary key (seq)

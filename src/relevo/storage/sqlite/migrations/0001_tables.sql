@@ -18,16 +18,17 @@ create table {outbox} (
   bucket integer check (bucket between 0 and 1023),     -- null: appended through the view; the relay fills it in
   kind text not null default 'event' check (kind in ('event', 'command')),
   topic text not null,
-  key blob,
+  key blob check (typeof(key) in ('blob', 'null')),
   type text not null,
   schema_version integer not null default 1,
   aggregate_type text,
   aggregate_id text,
   aggregate_version integer,
-  payload blob,
+  payload blob check (typeof(payload) in ('blob', 'null')),
   content_type text not null default 'application/json',
-  headers text check (headers is null or json_valid(headers)),
-  created_at integer not null default (cast((julianday('now') - 2440587.5) * 86400000 as integer)),
+  headers text check (headers is null or (json_valid(headers) and json_type(headers) = 'object')),
+  created_at integer not null default (cast((julianday('now') - 2440587.5) * 86400000 as integer))
+    check (typeof(created_at) = 'integer'),
   settled_at integer,
   outcome text check (outcome in ('published', 'held', 'skipped'))
 );
