@@ -57,7 +57,7 @@ class StuckWriter:
 class TestKafka(BrokerConformance):
     @pytest.fixture
     def make_broker(self, kafka_url: str) -> Any:
-        return functools.partial(broker_for, kafka_url, {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500})
+        return functools.partial(broker_for, kafka_url, {"session.timeout.ms": 6000})
 
     @pytest.fixture(params=["frozen", "killed"])
     def outage(self, own_kafka: PrivateKafka, request: pytest.FixtureRequest) -> Any:

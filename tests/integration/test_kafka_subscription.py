@@ -101,6 +101,40 @@ async def test_the_end_is_where_it_was_when_the_group_began(kafka_url: str) -> N
         await publisher.aclose()
 
 
+async def test_the_newer_group_protocol(kafka_url: str) -> None:
+    """KIP-848 (``group.protocol=consumer``): two members share, and what was settled is not delivered again."""
+    topic = await new_topic(kafka_url)
+    broker = broker_for(kafka_url, {"group.protocol": "consumer"})
+    publisher = await broker.publisher(source=SOURCE)
+    one = await broker.subscribe("g-" + topic, [topic])
+    two = await broker.subscribe("g-" + topic, [topic])
+    try:
+        deadline = time.monotonic() + 30
+        while not (await one.lag() and await two.lag()):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        sent = [make_message(topic, key=b"%d" % number) for number in range(40)]
+        assert await publisher.publish(sent) == {}
+        found: list[Any] = []
+        while len(found) < 40:
+            assert time.monotonic() < deadline
+            for member in (one, two):
+                some = await member.take(100, 0.1)
+                await member.settle(some)
+                found.extend(some)
+        assert {d.message.event_id for d in found} == {message.event_id for message in sent}
+        await one.flush()
+        await two.aclose()
+        while len(await one.lag()) < 4:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        assert sum((await one.lag()).values()) == 0
+    finally:
+        await publisher.aclose()
+        await one.aclose()
+        await two.aclose()
+
+
 async def test_an_idle_member_costs_little(kafka_url: str) -> None:
     """An idle second of waiting takes less than a tenth of a second of this process's time."""
     topic = await new_topic(kafka_url)

@@ -24,6 +24,8 @@ class Progress:
 
     def deliver(self, position: int) -> None:
         """``position`` is delivered; for the second time it changes nothing."""
+        if self._last is None:
+            self.saved = max(self.saved, position)  # a log has holes: up to here there was nothing to settle
         if self._last is None or position > self._last:
             self._last = position
             self._pending.append(position)

@@ -331,6 +331,7 @@ class BrokerConformance:
                 mine = [delivery for delivery in arrived if delivery.shard in shards]
                 assert all(one.owns(delivery) for delivery in mine)
                 await one.settle(mine)
+                await one.flush()
                 finished.extend(mine)
 
             one.on_revoke(finish)

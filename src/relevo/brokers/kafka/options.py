@@ -97,9 +97,12 @@ class KafkaOptions:
         }
 
     def consumer(self, group: str) -> Config:
+        # Members learn of a change with their next heartbeat: the client's default of 3 s makes hand-overs slow. With
+        # the newer protocol (KIP-848) the broker decides both.
+        classic = {"partition.assignment.strategy": "cooperative-sticky", "heartbeat.interval.ms": 1000}
         return {
             **self._common(),
-            "partition.assignment.strategy": "cooperative-sticky",
+            **({} if self.passed.get("group.protocol") == "consumer" else classic),
             "queued.max.messages.kbytes": 16 * 1024,
             "topic.metadata.refresh.interval.ms": 30_000,
             **self._for(_PRODUCER_ONLY),

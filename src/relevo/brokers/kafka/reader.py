@@ -70,9 +70,11 @@ class Reader:
         self._listener = listener
         self._revoke_timeout_s = revoke_timeout_s
         self._loop = asyncio.get_running_loop()
+        self._commits: SimpleQueue[Sequence[Position]] = SimpleQueue()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stop = threading.Event()
         self._paused = False
+        self._revoking = False
         self._full_since: float | None = None
         self._kafka = confluent()
         config = {**options.consumer(group), "on_commit": self._on_commit, "error_cb": self._on_error}
@@ -115,7 +117,7 @@ class Reader:
 
     def commit(self, positions: Sequence[Position]) -> None:
         """Send a commit; the listener hears how it went."""
-        self._commands.put(lambda: self._commit(positions))
+        self._commits.put(positions)
 
     async def close(self, timeout_s: float) -> bool:
         """Leave the group, after what ``revoked`` says is committed; false if that took too long."""
@@ -131,8 +133,7 @@ class Reader:
         while not self._stop.is_set():
             self._serve()
             if self._must_wait():
-                with suppress(Empty):
-                    self._commands.get(timeout=FULL_POLL_S)()
+                time.sleep(FULL_POLL_S)
                 continue
             record = consumer.poll(POLL_S)
             if record is None:
@@ -152,6 +153,9 @@ class Reader:
         consumer.close()
 
     def _serve(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._commit(self._commits.get_nowait())
         with suppress(Empty):
             while True:
                 self._commands.get_nowait()()
@@ -179,10 +183,14 @@ class Reader:
         return False
 
     def _commit(self, positions: Sequence[Position]) -> None:
+        """Usually without waiting: the next poll brings the answer. While partitions are revoked there is no poll."""
         try:
-            self._consumer.commit(offsets=self._offsets(positions), asynchronous=True)
+            self._consumer.commit(offsets=self._offsets(positions), asynchronous=not self._revoking)
         except self._kafka.KafkaException as error:
             self._tell(self._listener.committed, positions, f"{error.args[0].name()}: {error.args[0].str()}")
+        else:
+            if self._revoking:
+                self._tell(self._listener.committed, positions, None)
 
     def _offsets(self, positions: Sequence[Position]) -> list[Any]:
         return [self._kafka.TopicPartition(topic, partition, offset) for topic, partition, offset in positions]
@@ -204,14 +212,16 @@ class Reader:
             consumer.pause(partitions)
 
     def _on_revoke(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        """Wait for the loop to finish there; its commits are served meanwhile."""
+        """Wait for the loop to finish there. Its commits are served meanwhile, and nothing else is: a question to the
+        group would not be answered before we let the partitions go."""
+        self._revoking = True
         positions: Sequence[Position] = []
         ended = self._ask(self._listener.revoked(_names(partitions)))
         if ended is not None:
             waited = 0.0
             while not ended.done() and waited < self._revoke_timeout_s:
                 try:
-                    self._commands.get(timeout=POLL_S)()
+                    self._commit(self._commits.get(timeout=POLL_S))
                 except Empty:
                     waited += POLL_S
             if ended.done():
@@ -225,6 +235,7 @@ class Reader:
             except self._kafka.KafkaException as error:
                 log.warning("the last positions could not be committed (%s): repeated elsewhere", error.args[0].str())
         consumer.incremental_unassign(partitions)
+        self._revoking = False
 
     def _on_lost(self, consumer: Any, partitions: Sequence[Any]) -> None:
         """Somebody else has them already: nothing to commit."""

@@ -117,12 +117,17 @@ class KafkaSubscription:
         partition_of = confluent().TopicPartition
 
         def read(consumer: Any) -> Mapping[str, int]:
-            partitions = [partition_of(shard.topic, shard.partition) for shard in shards]
-            committed = consumer.committed(partitions, timeout=ASK_TIMEOUT_S) if partitions else []
+            fresh = [shard for shard in shards if shard.progress.settled < 0]  # nothing delivered: ask the group
+            known = {}
+            if fresh:
+                partitions = [partition_of(shard.topic, shard.partition) for shard in fresh]
+                committed = consumer.committed(partitions, timeout=ASK_TIMEOUT_S)
+                known = {shard.name: place.offset for shard, place in zip(fresh, committed, strict=True)}
             found: dict[str, int] = {}
-            for shard, partition, known in zip(shards, partitions, committed, strict=True):
+            for shard in shards:
+                partition = partition_of(shard.topic, shard.partition)
                 low, high = consumer.get_watermark_offsets(partition, timeout=ASK_TIMEOUT_S, cached=False)
-                found[shard.name] = max(high - max(low, known.offset, shard.progress.settled), 0)
+                found[shard.name] = max(high - max(low, known.get(shard.name, -1), shard.progress.settled), 0)
             return found
 
         return await self._reader.run(read, FLUSH_TIMEOUT_S)
