@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from relevo.catalog import Catalog, pyformat
 from relevo.clients.sqlstate import explain
 from relevo.errors import MissingExtraError, RelevoError, UnreachableError
 from relevo.ports.database import Dialect
 from relevo.script import Rows, Script, Statement, arun
 from relevo.settings import DatabaseSettings, redact
-from relevo.catalog import Catalog, pyformat
 
 if TYPE_CHECKING:
     import psycopg

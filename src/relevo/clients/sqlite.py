@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
+from relevo.catalog import Catalog
 from relevo.clients.sqlstate import explain_sqlite
-from relevo.errors import ConfigError
+from relevo.errors import ConfigError, SchemaError
 from relevo.ports.database import Dialect
 from relevo.script import Rows, Script, Statement, run
 from relevo.settings import DatabaseSettings
-from relevo.catalog import Catalog
 
 T = TypeVar("T")
 
@@ -74,8 +74,13 @@ class SqliteDatabase:
         return self._connection
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection as Relevo wants it: WAL, waiting writers, full durability, no implicit transactions."""
+def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """A connection as Relevo wants it: WAL, waiting writers, full durability, no implicit transactions.
+
+    Only ``relevo migrate`` creates a file: anywhere else a path that is not there is a wrong path (``SchemaError``).
+    """
+    if not create and path.parent.exists() and not path.exists():
+        raise SchemaError(f"Relevo's tables are missing: there is no file {path}. Check the path, or run: relevo migrate")
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_MS / 1000)
     connection.execute("pragma journal_mode = wal")
     # A held copy must be on the disk before its broker delivery is settled.

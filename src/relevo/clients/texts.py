@@ -118,7 +118,7 @@ class SqliteSession:
         path = sqlite_path(settings.url)
         self.url = f"sqlite:///{path}"
         with self._explained():
-            self._connection = connect(path)
+            self._connection = connect(path, create=True)
 
     def execute(self, text: str) -> Rows:
         rows: list[Any] = []
