@@ -133,7 +133,7 @@ class Reader:
         return text
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RELEVO_", "PYTEST_"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
         return kept | {"PATH": path, "COLUMNS": "120", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 

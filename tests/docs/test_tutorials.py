@@ -44,3 +44,9 @@ def test_postgres_and_kafka(pg_database: str, kafka_url: str, tmp_path: Path) ->
 def test_a_page_that_shows_something_else_is_noticed(seen: str, expected: str, same: bool) -> None:
     """The comparison itself: … is text within a line, or lines."""
     assert matches(seen, expected) is same
+
+
+def test_test_your_code(tmp_path: Path) -> None:
+    """The how-to about testing is a session of a reader, too: one test passes, the one that forgets an await fails."""
+    with Reader(tmp_path) as reader:
+        assert reader.follow(DOCS / "how-to" / "test-your-code.md") >= 5
