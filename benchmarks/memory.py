@@ -1,0 +1,73 @@
+"""Does memory depend on the backlog? Peak RSS of relay and consumer with 50,000 and with 1,000,000 waiting messages.
+
+``python -m benchmarks.memory [--small 50000] [--large 1000000] [--consumer-seconds 60]``: the relay drains each backlog
+whole; the consumer then works on what the relay left in Kafka for a fixed time. Both must stay flat: what is in flight is
+bounded by count and by bytes, whatever waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.drain import Bench
+from benchmarks.measure import Processes, machine, table
+
+
+def peak_of(bench: Bench, seconds: float) -> tuple[float, float, int]:
+    """Peak RSS in MB of the relay over the whole drain and of the consumer over ``seconds``; messages consumed."""
+    with bench.prepared() as (url, topics), tempfile.TemporaryDirectory() as folder:
+        command = bench._command("relevo", url, Path(folder))
+        relay = _run(command, lambda: bench.arrived(topics) >= bench.events, {})
+        consume = [*command[:-1], "consume", "benchmarks.counting:counter"]
+        end = time.monotonic() + seconds
+        consumer = _run(consume, lambda: time.monotonic() > end, {"BENCH_TOPICS": ",".join(topics)})
+        with psycopg.connect(url) as connection:
+            row = connection.execute("select count(*) from relevo_inbox").fetchone()
+    return relay, consumer, int(row[0]) if row else 0
+
+
+def _run(command: list[str], done: Callable[[], bool], more: dict[str, str]) -> float:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")} | more
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        measured = Processes([process.pid])
+        try:
+            while not done():
+                measured.sample()
+                if process.poll() is not None:
+                    log.seek(0)
+                    raise SystemExit(f"{command[-1]} ended early:\n{log.read().decode()[-2000:]}")
+                time.sleep(0.1)
+        finally:
+            process.terminate()
+            process.wait(60)
+    return measured.peak_rss_mb
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--small", type=int, default=50_000)
+    parser.add_argument("--large", type=int, default=1_000_000)
+    parser.add_argument("--consumer-seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    database, broker = os.environ["RELEVO_TEST_POSTGRES_URL"], os.environ["RELEVO_TEST_KAFKA_URL"]
+    print(f"machine: {machine()}")
+    rows = [["backlog", "relay peak RSS MB", "consumer peak RSS MB", "consumed meanwhile"]]
+    for events in (arguments.small, arguments.large):
+        relay, consumer, consumed = peak_of(Bench(database, broker, events), arguments.consumer_seconds)
+        rows.append([f"{events:,}", f"{relay:.0f}", f"{consumer:.0f}", f"{consumed:,}"])
+        print(f"  {rows[-1]}", file=sys.stderr, flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
