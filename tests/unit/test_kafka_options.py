@@ -26,6 +26,8 @@ URL = "kafka://127.0.0.1:9092"
         ("enable.auto.commit", True),
         ("enable.auto.offset.store", "true"),
         ("partitioner", "random"),
+        ("max.in.flight", 5),
+        ("max.in.flight.requests.per.connection", 5),
         ("retries", 3),
         ("auto.offset.reset", "latest"),
         ("transactional.id", "x"),

@@ -48,6 +48,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "logger": _OURS,
 }
 _FIXED: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+    "max.in.flight": (frozenset({"1"}), "a batch in flight could pass one that the broker refused"),
+    "max.in.flight.requests.per.connection": (frozenset({"1"}), "a batch in flight could pass one that was refused"),
     "enable.idempotence": (frozenset({"true", "1"}), "retries would swap and repeat messages within a key"),
     "acks": (frozenset(_ALL), "a message could be lost after it was confirmed"),
     "request.required.acks": (frozenset(_ALL), "a message could be lost after it was confirmed"),
@@ -91,6 +93,9 @@ class KafkaOptions:
             "batch.size": batch_bytes,
             "enable.idempotence": True,
             "enable.gapless.guarantee": True,
+            # A broker that knows nothing yet of this producer in a partition takes any sequence number. With more in
+            # flight, the second batch is stored although the first was refused (measured with Kafka 4.3.1).
+            "max.in.flight.requests.per.connection": 1,
             "acks": "all",
             "message.timeout.ms": 0,
             "partitioner": "murmur2_random",

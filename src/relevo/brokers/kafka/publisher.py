@@ -3,7 +3,8 @@
 What an idempotent producer does not do by itself is to stop behind a refused message: with three of a key in flight and
 the first too large, the second and third are delivered. So the size and the existence of the topic are checked before
 ``produce``; a local time-out never fires; and when the broker refuses a message all the same, librdkafka's gapless mode
-fails everything behind it, the producer is emptied, and a new one takes over once every message is accounted for.
+with one request in flight fails everything behind it, the producer is emptied, and a new one takes over once every
+message is accounted for.
 """
 
 from __future__ import annotations
