@@ -126,6 +126,7 @@ class ConsumerEngine:
         while not self._interrupt.stopping:
             try:
                 await self._register()
+                await self._resources.database.run(processes.forget_dead())
                 if self.consumer.tx is not None:
                     catalog = self._catalog()
                     for source in set(self._sources.values()):

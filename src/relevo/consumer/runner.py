@@ -52,8 +52,8 @@ class ConsumerRunner:
     async def run(self, stop: asyncio.Event | None = None, on_ready: Callable[[], None] | None = None) -> None:
         """Until ``stop`` and everything is given back. ``on_ready`` is called once all take messages.
 
-        Raises ``ConfigError`` or ``SchemaError`` when a consumer cannot start. Cancellation leaves at once: what runs is
-        rolled back and handed back.
+        Raises ``ConfigError`` or ``SchemaError`` when a consumer cannot start. Cancellation leaves at once: what runs
+        is rolled back and handed back.
         """
         settings = self._settings.consumer
         database = self._database or database_for(self._settings.database)

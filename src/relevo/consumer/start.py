@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Mapping
 
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.errors import ConfigError, UnreachableError
 from relevo.ports.database import Database
+from relevo.runtime.classify import is_transient, sqlite_codes, sqlstates
 from relevo.runtime.texts import describe
 from relevo.script import Rows
 from relevo.settings import DatabaseSettings
@@ -38,6 +40,12 @@ def sources_of(consumer: Consumer, settings: DatabaseSettings) -> Mapping[Handle
 async def verify_same_database(source: Transactions, database: Database, catalog: Catalog) -> None:
     """Raise ``ConfigError`` when handlers' transactions go to another database than Relevo's own connections: inbox and
     effects would not commit together."""
+    other = ConfigError(
+        f"Consumer(tx=…) goes to another database than database.url ({database.url}): the inbox must be in the "
+        "database the handlers write to"
+    )
+    if source.dialect != database.dialect:
+        raise other
     here = await database.run(inboxing.identity(), read_only=True)
     sql = catalog.text("inbox.identity")
     try:
@@ -48,12 +56,13 @@ async def verify_same_database(source: Transactions, database: Database, catalog
     except ConfigError:
         raise
     except Exception as error:
-        raise UnreachableError(f"Consumer(tx=…) gives no working transaction: {': '.join(describe(error))}") from error
-    if source.dialect != database.dialect or not rows or int(rows[0][0]) != here:
-        raise ConfigError(
-            f"Consumer(tx=…) goes to another database than database.url ({database.url}): the inbox must be in the "
-            "database the handlers write to"
-        )
+        reason = f"Consumer(tx=…) gives no working transaction: {': '.join(describe(error))}"
+        answered = any(sqlstates(error)) or sqlite3.SQLITE_ERROR in sqlite_codes(error)
+        if answered and not is_transient(error):  # no tables there, no rights: waiting does not help
+            raise ConfigError(reason) from error
+        raise UnreachableError(reason) from error
+    if not rows or int(rows[0][0]) != here:
+        raise other
 
 
 def _ask(source: Transactions, sql: str) -> Rows:

@@ -60,6 +60,11 @@ def leave(process_id: UUID) -> Script[None]:
     yield Statement("process.leave", {"process_id": str(process_id)})
 
 
+def forget_dead() -> Script[None]:
+    """Remove the rows of processes that have been gone for an hour without a word."""
+    yield Statement("process.forget_dead")
+
+
 def live(role: Role | None = None) -> Script[list[Process]]:
     """The processes whose rows have not expired, by role, name and start."""
     rows = yield Statement("process.live", {"role": role})

@@ -16,6 +16,9 @@ MISUSE = (
     "conn.transaction())"
 )
 
+GUARDED = ("commit", "rollback", "close")
+"""Methods that must not be called while a handler runs."""
+
 
 class AbortedTransactionError(RelevoError):
     """The handler caught a database error, and the database had aborted the transaction by then: nothing of it could be

@@ -14,14 +14,12 @@ from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.settings import DatabaseSettings
 from relevo.storage.handles import CallerHandle, handle_for
-from relevo.storage.transactions.base import arefuse, refuse
+from relevo.storage.transactions.base import GUARDED, arefuse, refuse
 from relevo.storage.transactions.lending import Lender, own, resolved
 from relevo.storage.transactions.status import still_open
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
-
-_GUARDED = ("commit", "rollback", "close")
 
 
 class PsycopgTransactions:
@@ -157,10 +155,10 @@ class AsyncPsycopgUnit:
 
 
 def _guard(connection: Any, replacement: Callable[..., Any]) -> None:
-    for name in _GUARDED:
+    for name in GUARDED:
         setattr(connection, name, replacement)
 
 
 def _unguard(connection: Any) -> None:
-    for name in _GUARDED:
+    for name in GUARDED:
         vars(connection).pop(name, None) if connection is not None else None

@@ -15,7 +15,7 @@ from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles import hooks
 from relevo.storage.handles.sqlalchemy import ConnectionHandle
-from relevo.storage.transactions.base import MISUSE, refuse
+from relevo.storage.transactions.base import GUARDED, MISUSE, arefuse, refuse
 from relevo.storage.transactions.status import still_open
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class SqlalchemyTransactions:
 
 
 class _Guard:
-    """Watches one connection while a handler runs."""
+    """Watches one connection, and what the handler got on it, while the handler runs."""
 
     def __init__(self, connection: Connection) -> None:
         from sqlalchemy import event
@@ -65,8 +65,17 @@ class _Guard:
         self._event = event
         event.listen(connection, "commit", refuse)
         event.listen(connection, "rollback", self._on_rollback)
+        self._session: object = None
+
+    def watch(self, session: object, replacement: Callable[..., Any]) -> None:
+        """A session that was not used yet has nothing to roll back and would say nothing: its methods refuse too."""
+        self._session = session
+        for name in GUARDED:
+            setattr(session, name, replacement)
 
     def lift(self) -> None:
+        for name in GUARDED if self._session is not None else ():
+            vars(self._session).pop(name, None)
         if self._event.contains(self._connection, "commit", refuse):
             self._event.remove(self._connection, "commit", refuse)
             self._event.remove(self._connection, "rollback", self._on_rollback)
@@ -107,6 +116,7 @@ class SqlalchemyUnit:
         if self._make_session is None:
             return self._connection
         self._session = self._make_session(bind=self._connection, join_transaction_mode="control_fully")
+        self._guard.watch(self._session, refuse)
         return self._session
 
     def leave(self) -> None:
@@ -163,6 +173,7 @@ class AsyncSqlalchemyUnit:
         if self._make_session is None:
             return self._connection
         self._session = self._make_session(bind=self._connection, join_transaction_mode="control_fully")
+        self._guard.watch(self._session, arefuse)
         return self._session
 
     async def leave(self) -> None:

@@ -10,6 +10,9 @@ on conflict (process_id) do update set detail = excluded.detail, expires_at = ex
 -- name: process.leave
 delete from {process} where process_id = cast(:process_id as uuid);
 
+-- name: process.forget_dead
+delete from {process} where expires_at < clock_timestamp() - interval '1 hour';
+
 -- name: process.live
 select cast(process_id as text), role, name, host, pid, version, topics, cast(detail as text),
        cast(extract(epoch from clock_timestamp() - started_at) as double precision)

@@ -9,6 +9,9 @@ on conflict (process_id) do update set detail = excluded.detail, expires_at = ex
 -- name: process.leave
 delete from {process} where process_id = :process_id;
 
+-- name: process.forget_dead
+delete from {process} where expires_at < cast((julianday('now') - 2440587.5) * 86400000 as integer) - 3600000;
+
 -- name: process.live
 select process_id, role, name, host, pid, version, topics, detail,
        (cast((julianday('now') - 2440587.5) * 86400000 as integer) - started_at) / 1000.0
