@@ -50,7 +50,8 @@ bench: install  ## throughput and latency on servers of its own that keep their 
 soak: install  ## the long tests: hours of faults
 	@$(SERVICES) run -- $(BIN)/python -m pytest -m soak $(ARGS)
 
-docs: install  ## run every example of the documentation
+docs: install  ## write the reference pages anew, run every example of the documentation
+	@$(BIN)/python -m tools.docs
 	@$(SERVICES) run -- $(BIN)/python -m pytest tests/docs $(ARGS)
 
 services-up:  ## start PostgreSQL and Kafka for the tests, print their URLs
