@@ -1,4 +1,4 @@
-"""Executes the blocks of one page that are marked ``run=NAME``, in page order: ``python -m tests.docs.snippets PAGE NAME``.
+"""Executes the blocks of one page that are marked ``run=NAME``, in order: ``python -m tests.docs.snippets PAGE NAME``.
 
 In a process of its own, since pages declare events of the same names. Python blocks share one module, called ``shop``;
 they may await. SQL blocks run on a connection to the same database; rows are printed as ``a | b``.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import itertools
 import os
 import sqlite3
 import sys
@@ -26,7 +27,7 @@ def chosen(page: Path, name: str) -> list[tuple[Block, str | None]]:
     """Blocks of this name, each with the output the page shows for it."""
     found: list[tuple[Block, str | None]] = []
     all_blocks = [*blocks(page), None]
-    for block, after in zip(all_blocks, all_blocks[1:], strict=False):
+    for block, after in itertools.pairwise(all_blocks):
         if block is not None and name in block.options.get("run", "").split(","):
             found.append((block, after.text if after is not None and "output" in after.words else None))
     return found
