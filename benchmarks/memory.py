@@ -1,8 +1,8 @@
 """Does memory depend on the backlog? Peak RSS of relay and consumer with 50,000 and with 1,000,000 waiting messages.
 
 ``python -m benchmarks.memory [--small 50000] [--large 1000000] [--consumer-seconds 60]``: the relay drains each backlog
-whole; the consumer then works on what the relay left in Kafka for a fixed time. Both must stay flat: what is in flight is
-bounded by count and by bytes, whatever waits.
+whole; the consumer then works on what the relay left in Kafka for a fixed time. Both must stay flat: what is in flight
+is bounded by count and by bytes, whatever waits.
 """
 
 from __future__ import annotations

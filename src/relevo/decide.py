@@ -44,7 +44,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The same message again after ``delay_s``, in place, before all else of its key. ``counts``: an attempt is spent."""
+    """The same message again after ``delay_s``, before all else of its key. ``counts``: an attempt is spent."""
 
     delay_s: float
     reason: str

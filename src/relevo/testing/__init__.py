@@ -6,11 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from relevo.testing.broker_conformance import BrokerConformance
     from relevo.testing.capture import Captured, captured, expect_forgotten
 
-__all__ = ["Captured", "captured", "expect_forgotten"]
+__all__ = ["BrokerConformance", "Captured", "captured", "expect_forgotten"]
 
 _HOME = {
+    "BrokerConformance": "relevo.testing.broker_conformance",
     "Captured": "relevo.testing.capture",
     "captured": "relevo.testing.capture",
     "expect_forgotten": "relevo.testing.capture",

@@ -11,6 +11,9 @@ from collections.abc import Generator
 
 import pytest
 
+# The suites hold their assertions in this package: show the values there too.
+pytest.register_assert_rewrite("relevo.testing.broker_conformance", "relevo.testing.broker_processes")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:

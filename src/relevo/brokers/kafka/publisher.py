@@ -19,7 +19,8 @@ from relevo import wire
 from relevo.brokers.kafka import CAPABILITIES
 from relevo.brokers.kafka.admin import Topic, Topics
 from relevo.brokers.kafka.options import KafkaOptions
-from relevo.brokers.kafka.outcomes import OF_THE_TOPIC, classify
+from relevo.brokers.kafka.outcomes import classify
+from relevo.brokers.kafka.reports import Reports, too_large
 from relevo.brokers.kafka.sender import Call, Sender
 from relevo.brokers.kafka.sizes import record_bytes
 from relevo.brokers.kafka.suspects import Suspects
@@ -27,7 +28,7 @@ from relevo.brokers.refusals import BEHIND, Refusals
 from relevo.clients.confluent import confluent
 from relevo.errors import MisuseError
 from relevo.message import Message
-from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable, Unconfirmed
+from relevo.outcome import Accepted, PublishOutcome, Unavailable, Unconfirmed
 
 log = logging.getLogger("relevo.brokers.kafka")
 
@@ -56,6 +57,7 @@ class KafkaPublisher:
         self._sender: Sender | None = None
         self._batch_bytes = BATCH_BYTES
         self._suspects = Suspects()
+        self._reports = Reports(self._topics, self._suspects, self._source)
         self._calls: dict[int, Call] = {}
         self._under_way: set[asyncio.Task[dict[int, PublishOutcome]]] = set()
         self._replacing: set[asyncio.Task[None]] = set()
@@ -143,7 +145,7 @@ class KafkaPublisher:
             if size + small > known.limit_bytes or message.headers or message.aggregate_id:
                 size = record_bytes(message, headers)
                 if size > known.limit_bytes:
-                    self._not_sent(call, index, _too_large(size, known))
+                    self._not_sent(call, index, too_large(size, known))
                     continue
             while sender.broken is None:
                 try:
@@ -275,39 +277,8 @@ class KafkaPublisher:
                 self._sender = None
             sender.replaced.set_result(None)
 
-    # -- what failed reports mean -------------------------------------------------------------------------------------
-
     async def _explain(self, call: Call) -> None:
         sender = call.sender
         await asyncio.shield(sender.replaced)  # a failed report always leads there
         for index, name, reason in call.failed:
-            call.outcomes[index] = await self._outcome(sender, call.messages[index], name, reason)
-
-    async def _outcome(self, sender: Sender, message: Message, name: str, reason: str) -> PublishOutcome:
-        broken = sender.broken or BEHIND
-        if name == "_PURGE_QUEUE":
-            stuck = sender.stuck_topics is None or message.topic in sender.stuck_topics
-            return broken if stuck else Unconfirmed("taken back, since another topic does not answer")
-        if name in ("_PURGE_INFLIGHT", "_FATAL", "_GAPLESS_GUARANTEE"):
-            why = broken.reason if isinstance(broken, Unavailable | Unconfirmed) else reason
-            return Unconfirmed(f"sent, and not confirmed: {why}" if name == "_PURGE_INFLIGHT" else why)
-        outcome = classify(name, reason)
-        if not isinstance(outcome, Rejected) or outcome.code in OF_THE_TOPIC:
-            return outcome
-        if outcome.code == "message_too_large":  # the limit was lowered since we asked, or could not be read
-            self._topics.forget(message.topic)
-            known = (await self._topics.get([message.topic]))[message.topic]
-            size = record_bytes(message, wire.encode(message, self._source))
-            if size > known.limit_bytes:
-                return _too_large(size, known)
-        if sender.one_by_one:
-            return outcome
-        self._suspects.add(message)
-        return Unconfirmed(f"the broker refused a batch it was in ({name}); sent again, alone")
-
-
-def _too_large(size: int, topic: Topic) -> Rejected:
-    return Rejected(
-        "message_too_large",
-        f"the message takes {size:,} bytes with its headers; the topic's max.message.bytes is {topic.limit_bytes:,}",
-    )
+            call.outcomes[index] = await self._reports.outcome(sender, call.messages[index], name, reason)

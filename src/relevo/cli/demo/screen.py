@@ -67,7 +67,7 @@ class Screen:
                 last[0] = time.monotonic()
                 found = scene.ledger
                 self.say(
-                    f"{found.orders} orders, {scene.on_the_wire} on the wire, {found.charges} of {found.changes} charged"
+                    f"{found.orders} orders, {scene.on_the_wire} on the wire, {found.charges}/{found.changes} charged"
                 )
 
         yield show
