@@ -234,9 +234,7 @@ _IGNORED_PREFIXES = ("RELEVO_TEST_", "RELEVO_SERVICES_", "RELEVO_DEMO_", "RELEVO
 
 def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], str]:
     found: dict[tuple[str, ...], str] = {}
-    known: dict[str, tuple[str, ...]] = {
-        f"RELEVO_{name.upper()}": (name,) for name in ("service", "message_bytes_max")
-    }
+    known: dict[str, tuple[str, ...]] = {f"RELEVO_{name.upper()}": (name,) for name in ("service", "message_bytes_max")}
     for section, struct in _SECTIONS.items():
         for name in struct.__struct_fields__:
             if (section, name) not in _FREE_TABLES:

@@ -80,7 +80,9 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
     Only ``relevo migrate`` creates a file: anywhere else a path that is not there is a wrong path (``SchemaError``).
     """
     if not create and path.parent.exists() and not path.exists():
-        raise SchemaError(f"Relevo's tables are missing: there is no file {path}. Check the path, or run: relevo migrate")
+        raise SchemaError(
+            f"Relevo's tables are missing: there is no file {path}. Check the path, or run: relevo migrate"
+        )
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_MS / 1000)
     connection.execute("pragma journal_mode = wal")
     # A held copy must be on the disk before its broker delivery is settled.
