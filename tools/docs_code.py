@@ -30,7 +30,7 @@ NAMES = {
     "relevo.consumer": ["ConsumerRunner"],
     "relevo.settings": ["load", "Settings"],
     "relevo.correlation": ["using", "current"],
-    "relevo.ops.migrate": ["migrate", "check", "sql"],
+    "relevo.ops.migrate": ["migrate", "pending", "check", "sql"],
 }
 INTERNAL = {"Event.of", "Consumer.routes", "Consumer.handlers"}
 """Without an underscore for other modules of ours, and no business of an application's."""
