@@ -6,9 +6,13 @@ import ast
 import re
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.docs.pages import DOCS, PAGES, REPO, anchors, blocks, links, name_of
+from relevo.cli.main import COMMANDS, cli
+from relevo.ops.settings_text import settings_tree
+from relevo.runtime.probes import KNOWN
+from tests.docs.pages import DOCS, PAGES, REPO, anchors, blocks, links, name_of, prose
 
 _TEST = re.compile(r"`((?:tests|src)/[\w/]+\.py)::(\w+(?:::\w+)?)`")
 
@@ -77,3 +81,27 @@ def _exists(file: str, name: str) -> bool:
         if isinstance(found[0], ast.ClassDef):
             scope = found[0]
     return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_that_are_shown_exist(page: Path) -> None:
+    """`make …` is a target, `relevo …` a command with that option, in every shell block."""
+    targets = set(re.findall(r"^([a-z-]+):", (REPO / "Makefile").read_text("utf-8"), re.MULTILINE))
+    shown = "\n".join(block.text for block in blocks(page) if block.language in ("sh", "console"))
+    assert set(re.findall(r"^\$? ?make ([a-z-]+)", shown, re.MULTILINE)) <= targets
+    context = click.Context(cli, info_name="relevo")
+    for name, rest in re.findall(r"(?:^|\s)relevo ([a-z]+)([^\n#|>]*)", shown):
+        assert name in COMMANDS, f"relevo {name}"
+        command = cli.get_command(context, name)
+        assert command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", rest)) <= known, f"relevo {name}{rest}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_settings_that_are_named_exist(page: Path) -> None:
+    """`relay.lease_s` and the like, in code spans; probes have dotted names too."""
+    known = {setting.path for section in settings_tree() for setting in section.settings}
+    sections = {path.partition(".")[0] for path in known if "." in path}
+    named = re.findall(r"`(\w+)\.(\w+)`", prose(page))
+    assert {f"{section}.{name}" for section, name in named if section in sections} - known - set(KNOWN) == set()
