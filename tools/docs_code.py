@@ -129,7 +129,7 @@ def _has_own_init(cls: type) -> bool:
 
 def _members(owner: str, cls: type) -> Iterator[str]:
     for name, member in vars(cls).items():
-        if name.startswith("_") or f"{owner}.{name}" in INTERNAL:
+        if name.startswith(("_", "test_")) or f"{owner}.{name}" in INTERNAL:
             continue
         function = getattr(member, "__func__", member)
         if isinstance(member, property):
