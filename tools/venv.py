@@ -40,17 +40,25 @@ def ensure(folder: Path, extras: str = "", python: str = sys.executable) -> Path
         target = f"{REPO}[{extras}]" if extras else str(REPO)
         failing = f"building {folder.name}"
         env = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-        if _uv_works():
+        env.setdefault("UV_SYSTEM_CERTS", "1")  # as pip does, where the system knows an authority that uv does not
+        try:
+            if not _uv_works():
+                raise ServiceError("there is no uv")
             if not interpreter.exists():
                 run("uv", "venv", "--quiet", "--python", python, folder, failing=failing, advice=ADVICE, env=env)
-            install: tuple[str | Path, ...] = ("uv", "pip", "install", "--quiet", "--python", interpreter)
-        else:
-            if not interpreter.exists():
+            _install(("uv", "pip", "install", "--quiet", "--python", interpreter), target, folder, env)
+        except ServiceError:
+            if not (folder / "bin" / "pip").exists():
+                shutil.rmtree(folder, ignore_errors=True)
                 run(python, "-m", "venv", folder, failing=failing, advice=ADVICE, env=env)
-            install = (interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        run(*install, "--editable", target, failing=f"installing into {folder.name}", advice=ADVICE, env=env)
+            pip = (interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+            _install(pip, target, folder, env)
         stamp.write_text(wanted)
     return interpreter
+
+
+def _install(command: tuple[str | Path, ...], target: str, folder: Path, env: dict[str, str]) -> None:
+    run(*command, "--editable", target, failing=f"installing into {folder.name}", advice=ADVICE, env=env)
 
 
 def _fingerprint(extras: str) -> str:
