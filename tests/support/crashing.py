@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support.events import OrderPlaced
 billing = Consumer(
     "billing", ["shop.order"], retry=Backoff(attempts=3, base=timedelta(milliseconds=5), cap=timedelta(milliseconds=20))
 )
+STUCK = int(os.environ.get("TEST_STUCK", "-1"))
 KILLER = int(os.environ.get("TEST_KILLER", "-1"))
 
 
@@ -22,3 +24,6 @@ def handle(event: Event[OrderPlaced], tx: Any) -> None:
     if event.data.order_id == KILLER:
         os.kill(os.getpid(), signal.SIGKILL)
     insert(tx, event.data.order_id)
+    if event.data.order_id == STUCK:
+        print("stuck", flush=True)
+        threading.Event().wait()

@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -17,7 +16,6 @@ from relevo.consumer.availability import Availability
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.drain import Drain
 from relevo.consumer.gate import Gate
-from relevo.consumer.handlers import Handler
 from relevo.consumer.health import ConsumerHealth
 from relevo.consumer.intake import Intake
 from relevo.consumer.journal import Journal
@@ -25,7 +23,8 @@ from relevo.consumer.routing import Routes
 from relevo.consumer.runs import Runs, Slots
 from relevo.consumer.shared import Interrupt, Shared
 from relevo.consumer.start import sources_of, verify_same_database
-from relevo.errors import ConfigError, SchemaError, UnreachableError
+from relevo.consumer.threads import HandlerThreads
+from relevo.errors import ConfigError, UnreachableError
 from relevo.ids import uuid7
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Broker, Subscription
@@ -48,7 +47,7 @@ class Resources:
     broker: Broker
     gate: Gate
     slots: Slots
-    executor: ThreadPoolExecutor
+    threads: HandlerThreads
 
 
 class ConsumerEngine:
@@ -251,7 +250,7 @@ class ConsumerEngine:
 
     def _shared(self) -> Shared:
         name = self.consumer.name
-        runs = Runs(name, self._catalog(), self._sources, self._resources.slots, self._resources.executor)
+        runs = Runs(name, self._catalog(), self._sources, self._resources.slots, self._resources.threads)
         return Shared(
             name,
             self._owner,
@@ -265,6 +264,3 @@ class ConsumerEngine:
             self._drain_wanted,
             self._settings.lease_s,
         )
-
-
-__all__ = ["ConsumerEngine", "Handler", "Resources", "SchemaError"]

@@ -19,6 +19,8 @@ log = logging.getLogger("relevo.consumer")
 
 TAKE_S = 0.5
 """How long one ``take`` may wait: also how long a stop waits for it."""
+GIVE_BACK_S = 1.0
+"""How long handing back what was cut short may take. Without it nothing is lost: the messages are suspects then."""
 ROOM_S = 0.02
 """How long to wait for more room in the window before taking what little fits."""
 
@@ -73,7 +75,13 @@ class Intake:
         self._items.clear()
         if left:
             log.warning("consumer %s: %d messages were cut short; they come again", self._shared.name, len(left))
-            await self._give_back(left)
+            try:
+                async with asyncio.timeout(GIVE_BACK_S):
+                    await self._give_back(left)
+            except TimeoutError:
+                log.warning(
+                    "consumer %s: the journal could not be told; the next owner runs them alone", self._shared.name
+                )
 
     async def revoked(self, shards: Sequence[str], timeout_s: float) -> None:
         """Shards are about to be taken away: finish what runs there, bounded; what has not begun is given back."""

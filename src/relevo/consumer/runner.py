@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from relevo.brokers import broker_for
 from relevo.clients import database_for
@@ -13,10 +12,14 @@ from relevo.consumer.engine import ConsumerEngine, Resources
 from relevo.consumer.gate import Gate
 from relevo.consumer.health import ConsumerHealth
 from relevo.consumer.runs import Slots
+from relevo.consumer.threads import HandlerThreads
 from relevo.errors import ConfigError
 from relevo.ports.broker import Broker
 from relevo.ports.database import Database
 from relevo.settings import Settings
+
+CLOSE_S = 2.0
+"""How long closing Relevo's own connections may take."""
 
 
 class ConsumerRunner:
@@ -57,12 +60,12 @@ class ConsumerRunner:
         """
         settings = self._settings.consumer
         database = self._database or database_for(self._settings.database)
-        executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="relevo-handler")
+        threads = HandlerThreads(settings.threads)
         slots = Slots(
             asyncio.Semaphore(settings.threads), asyncio.Semaphore(settings.connections_max), asyncio.Semaphore(1)
         )
         broker = self._broker or broker_for(self._settings.broker.url, self._settings.broker.options)
-        resources = Resources(self._settings, database, broker, Gate(), slots, executor)
+        resources = Resources(self._settings, database, broker, Gate(), slots, threads)
         try:
             self._engines = [ConsumerEngine(consumer, resources) for consumer in self.consumers]
             if self._stopped:
@@ -76,9 +79,13 @@ class ConsumerRunner:
                 for watch in watches:
                     watch.cancel()
         finally:
-            executor.shutdown(wait=False, cancel_futures=True)
+            threads.close()
             if self._database is None:
-                await database.aclose()
+                try:
+                    async with asyncio.timeout(CLOSE_S):
+                        await database.aclose()
+                except TimeoutError:
+                    pass  # a hanging handler holds SQLite's write lock; the process ends, and with it the connection
 
     def health(self) -> ConsumerHealth:
         """All consumers together, from memory; problems are named ``consumer/what``."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from relevo.codec import UndecodableError
 from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
+from relevo.consumer.threads import HandlerThreads
 from relevo.consumer.verdicts import Reject, Retry
 from relevo.consumer.work import Done, Job, Progress, Steps, arun, run
 from relevo.decide import Decision, HandBack, Settle, decide
@@ -71,13 +71,13 @@ class Runs:
         catalog: Catalog,
         transactions: Mapping[Handler, Transactions],
         slots: Slots,
-        executor: ThreadPoolExecutor,
+        threads: HandlerThreads,
     ) -> None:
         self._consumer = consumer
         self._catalog = catalog
         self._transactions = transactions
         self._slots = slots
-        self._executor = executor
+        self._threads = threads
 
     async def once(self, handler: Handler, message: Message, steps: Steps, attempt: int) -> Result:
         """Decode, run ``steps`` with the handler in one transaction, classify."""
@@ -122,6 +122,4 @@ class Runs:
         if transactions.is_async:
             return await arun(steps, unit, self._catalog, job, progress)
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, lambda: context.run(run, steps, unit, self._catalog, job, progress)
-        )
+        return await self._threads.run(lambda: context.run(run, steps, unit, self._catalog, job, progress))
