@@ -60,7 +60,9 @@ class RelaySettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Consumer processes. Durations in seconds. ``in_flight_max``: messages taken and not settled. ``threads`` and
-    ``connections_max``: transactions at once, of plain and of ``async`` handlers; each has a database connection."""
+    ``connections_max``: transactions at once, of plain and of ``async`` handlers; each has a database connection.
+    ``handler_idle_timeout_s``: PostgreSQL ends a handler's transaction that is idle so long: a frozen process then does
+    not keep its locks. 0 leaves it to the server, since a handler may wait for other things inside."""
 
     in_flight_max: int = 64
     connections_max: int = 10
@@ -69,6 +71,7 @@ class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     lease_s: float = 15.0
     inbox_window_s: float = 7 * 86_400.0
     stop_timeout_s: float = 20.0
+    handler_idle_timeout_s: float = 0.0
 
 
 class DestinationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

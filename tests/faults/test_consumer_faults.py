@@ -435,3 +435,27 @@ async def test_a_drain_that_was_abandoned_is_taken_over(store: Store) -> None:
         await settled(broker)
         await eventually(lambda: not held(store), what="the key is live again")
     assert effects(store) == [1, 2]
+
+
+async def test_a_handler_s_transaction_can_be_bounded(pg_store: Store) -> None:
+    """handler_idle_timeout_s: the server ends a handler's transaction that is silent for too long. That is a lost
+    connection, not the message's failure; Relevo's own bookkeeping is always bounded."""
+    consumer, broker = billing(retry=Backoff(attempts=1)), FakeBroker()
+    runs: list[int] = []
+    ended = "select count(*) from pg_stat_activity where pid = %s"
+
+    @consumer.on(OrderPlaced)
+    async def handle(event: Event[OrderPlaced], tx: psycopg.AsyncConnection[Any]) -> None:
+        runs.append(event.attempt)
+        await insert(tx, event.data.order_id)
+        if len(runs) == 1:
+            pid = tx.info.backend_pid
+            await eventually(lambda: pg_store.query(ended % pid)[0][0] == 0, what="the server ended the session")
+            await insert(tx, event.data.order_id)
+
+    broker.append(order(1))
+    async with running(consumer, pg_store, broker, handler_idle_timeout_s=0.3):
+        await settled(broker)
+    assert runs == [1, 1]
+    assert effects(pg_store) == [1]
+    assert held(pg_store) == []

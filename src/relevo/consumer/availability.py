@@ -21,11 +21,15 @@ T = TypeVar("T")
 class Availability:
     """Used from one event loop. ``on_change`` gets the reason when it goes down, and ``None`` when it is back.
 
+    ``idle_timeout_s``: a process that freezes inside a bookkeeping transaction loses its locks after that long.
     An outage spends no attempt and loses nothing: whoever needs the database waits in ``up`` and goes on by itself.
     """
 
-    def __init__(self, database: Database, name: str, on_change: Callable[[str | None], None]) -> None:
+    def __init__(
+        self, database: Database, name: str, on_change: Callable[[str | None], None], *, idle_timeout_s: float
+    ) -> None:
         self._database = database
+        self._idle_timeout_s = idle_timeout_s
         self._name = name
         self._on_change = on_change
         self._is_up = asyncio.Event()
@@ -64,7 +68,9 @@ class Availability:
         while True:
             await self.up()
             try:
-                result = await self._database.run(make(), read_only=read_only)
+                result = await self._database.run(
+                    make(), read_only=read_only, idle_timeout_s=None if read_only else self._idle_timeout_s
+                )
             except Exception as error:
                 if isinstance(error, RelevoError):  # unreachable, or tables missing: say so, and wait
                     self.down(str(error))

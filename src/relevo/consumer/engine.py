@@ -62,7 +62,9 @@ class ConsumerEngine:
         self._interrupt = Interrupt()
         self._drain_wanted = asyncio.Event()
         self._owner: UUID = uuid7()
-        self._database = Availability(resources.database, consumer.name, lambda _: None)
+        self._database = Availability(
+            resources.database, consumer.name, lambda _: None, idle_timeout_s=self._settings.lease_s / 2
+        )
         self._intake: Intake | None = None
         self._drain: Drain | None = None
         self._broker_problem: str | None = "not subscribed yet"
@@ -250,7 +252,14 @@ class ConsumerEngine:
 
     def _shared(self) -> Shared:
         name = self.consumer.name
-        runs = Runs(name, self._catalog(), self._sources, self._resources.slots, self._resources.threads)
+        runs = Runs(
+            name,
+            self._catalog(),
+            self._sources,
+            self._resources.slots,
+            self._resources.threads,
+            idle_timeout_s=self._settings.handler_idle_timeout_s,
+        )
         return Shared(
             name,
             self._owner,

@@ -12,7 +12,7 @@ from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
 from relevo.consumer.threads import HandlerThreads
 from relevo.consumer.verdicts import Reject, Retry
-from relevo.consumer.work import Done, Job, Progress, Steps, arun, run
+from relevo.consumer.work import Done, Job, Progress, Steps, arun, bounded, run
 from relevo.decide import Decision, HandBack, Settle, decide
 from relevo.errors import LostOwnershipError
 from relevo.message import Message
@@ -72,7 +72,10 @@ class Runs:
         transactions: Mapping[Handler, Transactions],
         slots: Slots,
         threads: HandlerThreads,
+        *,
+        idle_timeout_s: float = 0.0,
     ) -> None:
+        self._idle_ms = int(idle_timeout_s * 1000)
         self._consumer = consumer
         self._catalog = catalog
         self._transactions = transactions
@@ -91,6 +94,8 @@ class Runs:
         event = Event.of(message, data, attempt=attempt, consumer=self._consumer)
         job = Job(message, handler.function, event, handler.wants_tx)
         transactions = self._transactions[handler]
+        if self._idle_ms and transactions.dialect == "postgresql":
+            steps = bounded(steps, self._idle_ms)
         progress = Progress()
         try:
             async with self._slots.of(transactions):

@@ -73,6 +73,13 @@ def drained(consumer: str, claim: Claimed, message: Message, held_seq: int) -> S
     return "handled" if ours else "duplicate"
 
 
+def bounded(steps: Steps, idle_ms: int) -> Steps:
+    """``steps``, in a transaction that the server ends when it is idle for ``idle_ms``: this process is frozen, or its
+    handler waits for something else than the database. Off unless configured, for the latter's sake."""
+    yield Statement("inbox.bound_idle", {"idle_ms": str(idle_ms)})
+    return (yield from steps)
+
+
 def run(steps: Steps, unit: Unit, catalog: Catalog, job: Job, progress: Progress) -> Done:
     """Drive ``steps`` in one transaction of ``unit``, blocking. Raises what went wrong, rolled back."""
     try:

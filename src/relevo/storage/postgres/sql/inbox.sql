@@ -22,6 +22,9 @@ delete from {inbox} where ctid = any (array(
   limit cast(:limit as integer) for update of i skip locked))
 returning 1;
 
+-- name: inbox.bound_idle
+select set_config('idle_in_transaction_session_timeout', cast(:idle_ms as text), true);
+
 -- name: inbox.identity
 -- One value per installation: tells whether two connections see the same inbox.
 select cast(extract(epoch from created_at) * 1000000 as bigint) from {meta};
