@@ -15,7 +15,7 @@ Order = Literal["key", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential backoff with full jitter between half and whole of each step.
+    """Exponential backoff with jitter between half and whole of each step.
 
     ``attempts``: runs in all before the key parks. ``base``, ``cap``: first and longest delay. Half of the delay is
     fixed and half random: retries of many keys spread, and none comes at once (AWS Architecture Blog, "Exponential

@@ -69,6 +69,9 @@ class Installed:
         )
 
 
+DEAD = "00000000-0000-7000-8000-0000000000bb"
+
+
 async def test_an_empty_installation_has_nothing_to_warn_about(installed: Installed) -> None:
     report = await installed.status()
     assert (report.pending.count, report.pending.oldest_age_s, report.warnings) == (0, None, [])
@@ -115,7 +118,12 @@ async def test_relays_show_their_lanes_and_the_dead_do_not_count(installed: Inst
 async def test_paused_destinations_and_held_keys_are_counted_with_what_waits_behind(installed: Installed) -> None:
     """FAILURES row 15: a parked key says so, with the number of messages behind it."""
     installed.execute(
-        "insert into relevo_destination (topic, state, reason, since) values ('shop', 'paused', 'no leader', @ago(30))"
+        "insert into relevo_process (process_id, role, name, host, pid, version, expires_at) values "
+        f"('{RELAY}', 'relay', 'r', 'h', 1, '0', @in(60))"
+    )
+    installed.execute(
+        "insert into relevo_destination (topic, process_id, reason, since) values "
+        f"('shop', '{RELAY}', 'no leader', @ago(30)), ('gone', '{DEAD}', 'it ended long ago', @ago(30))"
     )
     for key, state, reason in (("a", "parked", "too large"), ("b", "parked", "bad"), ("c", "waiting", "later")):
         installed.execute(

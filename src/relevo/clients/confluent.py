@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from relevo.errors import ConfigError, MissingExtraError
@@ -11,9 +12,23 @@ log = logging.getLogger("relevo.kafka.client")
 """What librdkafka itself has to say."""
 
 
+SAID_AGAIN_AFTER_S = 30.0
+_said: dict[str, float] = {}
+
+
 def _worth_saying(record: logging.LogRecord) -> bool:
-    """Remarks on the configuration repeat, for every client, that what we chose on purpose is unusual."""
-    return log.isEnabledFor(logging.DEBUG) or not record.getMessage().startswith("CONFWARN")
+    """Remarks on the configuration repeat, for every client, that what we chose on purpose is unusual; and during an
+    outage every client says several times a second that it cannot connect. Once in half a minute is enough."""
+    if log.isEnabledFor(logging.DEBUG):
+        return True
+    kind = record.getMessage().partition(" ")[0]
+    if kind == "CONFWARN":
+        return False
+    now = time.monotonic()
+    if now - _said.get(kind, -SAID_AGAIN_AFTER_S) < SAID_AGAIN_AFTER_S:
+        return False
+    _said[kind] = now
+    return True
 
 
 log.addFilter(_worth_saying)

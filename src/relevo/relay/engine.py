@@ -226,12 +226,12 @@ class RelayEngine:
         for topic in [*verdict.pauses, *verdict.blocks]:
             paused = self.destinations.paused.get(topic)
             if paused is not None:
-                await self.database.run(destination_scripts.pause(topic, paused.reason))
+                await self.database.run(destination_scripts.pause(self.ownership.relay_id, topic, paused.reason))
 
     async def _probe_destinations(self) -> None:
         if self.destinations.paused:
             for topic in await self.destinations.probe_due():
-                await self.database.run(destination_scripts.resume(topic))
+                await self.database.run(destination_scripts.resume(self.ownership.relay_id, topic))
 
     async def _idle(self, stop: asyncio.Event) -> None:
         await self._pause(self._idle_s, stop)

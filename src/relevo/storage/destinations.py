@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from relevo.script import Script, Statement
 
 
-def pause(topic: str, reason: str) -> Script[None]:
-    """Record that ``topic`` is paused; the time since when stays if it was already."""
-    yield Statement("destinations.pause", {"topic": topic, "reason": reason})
+def pause(process_id: UUID, topic: str, reason: str) -> Script[None]:
+    """Record that this process takes nothing for ``topic``; the time since when stays if it did so already."""
+    yield Statement("destinations.pause", {"process_id": process_id, "topic": topic, "reason": reason})
 
 
-def resume(topic: str) -> Script[None]:
-    yield Statement("destinations.resume", {"topic": topic})
+def resume(process_id: UUID, topic: str) -> Script[None]:
+    yield Statement("destinations.resume", {"process_id": process_id, "topic": topic})

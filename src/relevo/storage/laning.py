@@ -51,6 +51,7 @@ def leave(holder: UUID, lanes: Mapping[int, int]) -> Script[None]:
     yield Statement("lanes.release", owned(holder, lanes))
     yield Statement("relays.leave", {"process_id": holder})
     yield Statement("relays.forget_dead")
+    yield Statement("destinations.forget", {"process_id": holder})
 
 
 def lock(holder: UUID, lanes: Mapping[int, int]) -> Script[set[int]]:

@@ -24,7 +24,7 @@ from relevo.ops.migrate import migrate
 from relevo.settings import Settings, load, redact
 
 LEASE_S = 1.5
-KILL_AT = 25
+KILL_AT = 6
 """The relay dies between the broker's confirm and the settle of this page."""
 PACE_S = 0.012
 """Between two orders, so that there is something to watch."""

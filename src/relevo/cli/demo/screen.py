@@ -36,7 +36,8 @@ class Scene:
     def finish(self, *, killed: bool) -> None:
         self.ended = True
         if killed and self.duplicates:
-            self.note(f"{self.duplicates} messages came twice on the wire; every effect happened once")
+            times = "message" if self.duplicates == 1 else "messages"
+            self.note(f"{self.duplicates} {times} came twice on the wire; every effect happened once")
 
 
 class Screen:
@@ -46,7 +47,7 @@ class Screen:
         self._console = Console()
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def live(self) -> Iterator[Callable[[Scene], None]]:
@@ -76,8 +77,10 @@ class Screen:
         if on_servers:
             return
         self.say("\nThe same shop on PostgreSQL and Kafka, three commands:")
-        self.say("  pip install 'relevo\\[postgres,kafka]'")
-        self.say("  make services-up                      # or servers of your own")
+        self.say(
+            "  pip install 'relevo\\[postgres,kafka]'       # from a checkout: make install, then . .venv/bin/activate"
+        )
+        self.say("  make services-up                            # prints two URLs; or servers of your own")
         self.say("  relevo demo --database postgresql://… --broker kafka://…")
 
 

@@ -108,11 +108,13 @@ create table {process} (
   expires_at timestamptz not null
 ) with (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
+-- Destinations a process takes nothing for, as it last said; counted while that process lives.
 create table {destination} (
-  topic text primary key,
-  state text not null check (state in ('up', 'paused')),
-  reason text,
-  since timestamptz not null default clock_timestamp()
+  topic text not null,
+  process_id uuid not null,
+  reason text not null,
+  since timestamptz not null default clock_timestamp(),
+  primary key (topic, process_id)
 );
 
 -- State of a key that is not live; a live key has no row. consumer is '' on the relay's side.

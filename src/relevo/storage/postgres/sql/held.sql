@@ -29,7 +29,7 @@ on conflict (side, consumer, topic, held_key, event_id) do nothing;
 
 -- name: held.next_due
 -- Seconds until the next key can be claimed, at least 0; no row when there is none.
-select greatest(0, extract(epoch from min(greatest(coalesce(due_at, '-infinity'), expires_at)) - clock_timestamp())
+select greatest(0, extract(epoch from min(greatest(due_at, expires_at, clock_timestamp())) - clock_timestamp())
                    ::double precision)
 from {held_key}
 where side = cast(:side as text) and consumer = cast(:consumer as text) and state <> 'parked'

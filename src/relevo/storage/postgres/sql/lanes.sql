@@ -61,8 +61,11 @@ where l.holder = :holder
 order by l.lane for share of l;
 
 -- name: destinations.pause
-insert into {destination} (topic, state, reason) values (:topic, 'paused', :reason)
-on conflict (topic) do update set reason = excluded.reason;
+insert into {destination} (topic, process_id, reason) values (:topic, :process_id, :reason)
+on conflict (topic, process_id) do update set reason = excluded.reason;
 
 -- name: destinations.resume
-delete from {destination} where topic = :topic;
+delete from {destination} where topic = :topic and process_id = :process_id;
+
+-- name: destinations.forget
+delete from {destination} where process_id = :process_id or process_id not in (select process_id from {process});

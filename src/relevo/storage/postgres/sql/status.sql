@@ -14,8 +14,9 @@ select cast(holder as text), count(*), min(epoch), max(epoch) from {lane}
 where holder is not null and expires_at > clock_timestamp() group by holder order by 1;
 
 -- name: status.destinations
-select topic, reason, cast(extract(epoch from clock_timestamp() - since) as double precision)
-from {destination} where state = 'paused' order by topic;
+select d.topic, min(d.reason), cast(extract(epoch from clock_timestamp() - min(d.since)) as double precision)
+from {destination} d join {process} p on p.process_id = d.process_id and p.expires_at > clock_timestamp()
+group by d.topic order by d.topic;
 
 -- name: status.held
 with behind as (

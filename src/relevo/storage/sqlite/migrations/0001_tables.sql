@@ -81,11 +81,13 @@ create table {process} (
   expires_at integer not null
 );
 
+-- Destinations a process takes nothing for, as it last said; counted while that process lives.
 create table {destination} (
-  topic text primary key,
-  state text not null check (state in ('up', 'paused')),
-  reason text,
-  since integer not null default (cast((julianday('now') - 2440587.5) * 86400000 as integer))
+  topic text not null,
+  process_id text not null,
+  reason text not null,
+  since integer not null default (cast((julianday('now') - 2440587.5) * 86400000 as integer)),
+  primary key (topic, process_id)
 );
 
 create table {held_key} (

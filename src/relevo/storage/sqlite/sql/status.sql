@@ -13,8 +13,10 @@ where holder is not null and expires_at > cast((julianday('now') - 2440587.5) * 
 group by holder order by 1;
 
 -- name: status.destinations
-select topic, reason, (cast((julianday('now') - 2440587.5) * 86400000 as integer) - since) / 1000.0
-from {destination} where state = 'paused' order by topic;
+select d.topic, min(d.reason), (cast((julianday('now') - 2440587.5) * 86400000 as integer) - min(d.since)) / 1000.0
+from {destination} d join {process} p on p.process_id = d.process_id
+where p.expires_at > cast((julianday('now') - 2440587.5) * 86400000 as integer)
+group by d.topic order by d.topic;
 
 -- name: status.held
 with behind as (
