@@ -32,6 +32,7 @@ from relevo.ports.database import Database
 from relevo.settings import Settings
 from relevo.storage import holding, processes
 from relevo.storage.catalog import Catalog
+from relevo.storage.ready import ensure_ready
 
 log = logging.getLogger("relevo.consumer")
 
@@ -126,6 +127,7 @@ class ConsumerEngine:
         """Tables there? And in the same database as the handlers' transactions? An outage is waited out."""
         while not self._interrupt.stopping:
             try:
+                await ensure_ready(self._resources.database, self._resources.settings)
                 await self._register()
                 await self._resources.database.run(processes.forget_dead())
                 if self.consumer.tx is not None:
