@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 
 from relevo.message import Message
 from relevo.outcome import PublishOutcome, Rejected, Unavailable, Unconfirmed
@@ -266,3 +267,26 @@ async def test_hand_written_nonsense_is_refused_by_the_table(store: Store) -> No
                 assert "check" in type(error).__name__.lower() or "integrity" in type(error).__name__.lower()
             else:
                 raise AssertionError(f"accepted: {statement}")
+
+
+async def test_a_publisher_that_is_not_prefix_safe_has_one_unconfirmed_message_per_key(store: Store) -> None:
+    """FAILURES row 10: where the broker would let 2 and 3 past a refused 1, the relay never hands them over before 1 is
+    confirmed."""
+    batches: list[list[bytes | None]] = []
+    refused = Rejected("nack", "refused")
+    publisher = FakePublisher(lambda message: refused if message.payload == b"4" else None, prefix_safe=False)
+    hand_over = publisher.publish
+
+    async def watched(messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+        batches.append([message.key for message in messages])
+        return await hand_over(messages)
+
+    publisher.publish = watched  # type: ignore[method-assign]
+    store.fill(40, keys=4)
+    async with running_relay(store, publisher):
+        await eventually(lambda: store.unsettled() == 0, what="settled")
+    assert all(len(set(keys)) == len(keys) for keys in batches)
+    assert publisher.payloads(b"k0") == [0]
+    assert publisher.payloads(b"k1") == list(range(1, 40, 4))
+    held = store.query("select payload from relevo_held_message order by position")
+    assert [int(bytes(payload)) for (payload,) in held] == list(range(4, 40, 4))

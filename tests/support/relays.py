@@ -18,6 +18,7 @@ from relevo.ids import bucket_of, uuid7
 from relevo.message import Message
 from relevo.outcome import Accepted, PublishOutcome, Unconfirmed
 from relevo.policy import Policy
+from relevo.ports.broker import BrokerCapabilities
 from relevo.ports.database import Database
 from relevo.relay.engine import RelayEngine
 from relevo.relay.ownership import Ownership
@@ -28,13 +29,24 @@ from tests.support.schema import create_schema
 
 @dataclass
 class FakePublisher:
-    """Prefix-safe, like a real one: after an outcome other than accepted, nothing later of that key is accepted."""
+    """Prefix-safe, if it says so: after an outcome other than accepted, nothing later of that key is accepted."""
 
     answer: Callable[[Message], PublishOutcome | None] = lambda message: None
     log: list[Message] = field(default_factory=list)
     available: bool = True
     gate: asyncio.Event | None = None
     calls: int = 0
+    prefix_safe: bool = True
+
+    @property
+    def capabilities(self) -> BrokerCapabilities:
+        return BrokerCapabilities(
+            prefix_safe=self.prefix_safe,
+            ordered_by_key=True,
+            keeps_history=False,
+            message_bytes_max=None,
+            across_machines=True,
+        )
 
     async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
         self.calls += 1
@@ -49,7 +61,7 @@ class FakePublisher:
                 self.log.append(message)
                 continue
             outcomes[index] = outcome
-            if message.key is not None:
+            if message.key is not None and self.prefix_safe:
                 stopped.add(name)
         return outcomes
 

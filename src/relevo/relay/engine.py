@@ -24,6 +24,7 @@ from relevo.ports.source import Disposition, Source, Taken
 from relevo.relay.destinations import Destinations
 from relevo.relay.dispositions import KeyName, Verdict, judge
 from relevo.relay.ownership import Ownership
+from relevo.relay.sending import send
 from relevo.runtime.probes import probe
 from relevo.settings import RelaySettings
 from relevo.signals import Wakeup
@@ -116,7 +117,7 @@ class RelayEngine:
         if not taken.exhausted:
             self._read_ahead()
         probe("relay.sending")
-        outcomes: Mapping[int, PublishOutcome] = await self.publisher.publish(messages) if messages else {}
+        outcomes: Mapping[int, PublishOutcome] = await send(self.publisher, messages) if messages else {}
         probe("relay.confirmed")
         if kept_back:
             outcomes = {indexes[position]: outcome for position, outcome in outcomes.items()} | {

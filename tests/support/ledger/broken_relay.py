@@ -22,6 +22,7 @@ HANDED_OVER_AFTER_S = 0.5
 class MarksFirst:
     def __init__(self, publisher: Any) -> None:
         self._publisher = publisher
+        self.capabilities = publisher.capabilities
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
