@@ -97,7 +97,7 @@ def test_older_schema(relevo: Cli, arguments: list[str]) -> None:
     assert relevo("migrate").code == 0
     with sqlite3.connect(relevo.cwd / "relevo.db") as connection:
         connection.execute("update relevo_meta set schema_version = 1")
-    relevo(*arguments).refused(CONFIG, "schema version 1", "needs 2", "relevo migrate")
+    relevo(*arguments).refused(CONFIG, "schema version 1", "needs", "relevo migrate")
 
 
 def test_check_finds_missing_migrations(relevo: Cli) -> None:

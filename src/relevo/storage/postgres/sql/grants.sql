@@ -25,7 +25,8 @@ grant select, insert, update, delete on {inbox}, {journal}, {process}, {held_key
 -- Looks at everything, frees or discards held keys. To see other roles' long transactions it also needs
 -- pg_read_all_stats, which only an administrator can grant.
 grant select on {meta}, {migration}, {outbox}, {scheduled}, {lane}, {cursor}, {wal_position}, {process}, {destination},
-  {held_key}, {held_message}, {inbox}, {journal}, {outbox_readable}, {held_readable} to :role;
+  {held_key}, {held_message}, {inbox}, {journal}, {audit}, {job}, {outbox_readable}, {held_readable} to :role;
 grant execute on function {as_text}(bytea), {bucket_of}(bytea, uuid) to :role;
-grant update, delete on {held_key} to :role;
-grant delete on {held_message} to :role
+grant insert, update, delete on {held_key}, {held_message} to :role;
+grant insert on {inbox}, {audit} to :role;
+grant insert, update on {job} to :role
