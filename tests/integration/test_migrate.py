@@ -101,8 +101,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(settings: Settings) -> None
         patch.setattr(migrating, "migrations", lambda _: failing)
         with pytest.raises(Exception, match="already exists"):
             migrate(settings)
-    assert [migration.number for migration in pending(settings)] == [2]
-    assert [migration.number for migration in migrate(settings).applied] == [2]
+    assert pending(settings) == real[1:]
+    assert migrate(settings).applied == real[1:]
 
 
 async def test_a_newer_schema_is_used_within_its_bound_and_refused_beyond(settings: Settings) -> None:

@@ -32,7 +32,7 @@ STATEMENTS = {
     "writer": ("append.",),
     "relay": ("meta.read", "lanes.", "relays.", "mark.", "destinations.", "relay_held.", "held.", "process."),
     "consumer": ("meta.read", "inbox.", "journal.", "held.", "process."),
-    "operator": ("meta.read", "meta.applied", "status.", "process.live"),
+    "operator": ("meta.read", "meta.applied", "status.", "process.live", "parked.", "audit.", "job."),
 }
 """Names of the statements that a duty runs, by how they begin."""
 

@@ -27,6 +27,7 @@ grant select, insert, update, delete on {inbox}, {journal}, {process}, {held_key
 grant select on {meta}, {migration}, {outbox}, {scheduled}, {lane}, {cursor}, {wal_position}, {process}, {destination},
   {held_key}, {held_message}, {inbox}, {journal}, {audit}, {job}, {outbox_readable}, {held_readable} to :role;
 grant execute on function {as_text}(bytea), {bucket_of}(bytea, uuid) to :role;
-grant insert, update, delete on {held_key}, {held_message} to :role;
+grant update, delete on {held_key} to :role;
+grant insert, update, delete on {held_message} to :role;
 grant insert on {inbox}, {audit} to :role;
 grant insert, update on {job} to :role
