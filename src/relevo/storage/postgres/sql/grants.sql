@@ -7,7 +7,8 @@ grant insert (event_id, bucket, kind, topic, key, type, schema_version, aggregat
               payload, content_type, headers, created_at) on {outbox} to :role;
 grant select (seq, event_id, created_at) on {outbox} to :role;
 grant execute on function {bucket_of}(bytea, uuid), {uuid7}(),
-  {add}(text, text, jsonb, text, jsonb, integer, bigint, text, text, text) to :role
+  {add}(text, text, jsonb, text, jsonb, integer, bigint, text, text, text) to :role;
+grant insert (name, key, idempotency_key, data, event_id, consumer), select (name, key) on {effect} to :role
 
 -- name: grants.relay
 -- Reads and settles the outbox, shares lanes, holds keys. Writes no message of its own and deletes none.
@@ -19,7 +20,8 @@ grant select, insert, update, delete on {process}, {destination}, {held_key}, {h
 -- name: grants.consumer
 -- Inbox, journal and held keys; nothing of the outbox. A consumer that emits is a writer as well.
 grant select on {meta} to :role;
-grant select, insert, update, delete on {inbox}, {journal}, {process}, {held_key}, {held_message} to :role
+grant select, insert, update, delete on {inbox}, {journal}, {process}, {held_key}, {held_message} to :role;
+grant select, insert, update on {effect} to :role
 
 -- name: grants.operator
 -- Looks at everything, frees or discards held keys. To see other roles' long transactions it also needs
@@ -30,4 +32,6 @@ grant execute on function {as_text}(bytea), {bucket_of}(bytea, uuid) to :role;
 grant update, delete on {held_key} to :role;
 grant insert, update, delete on {held_message} to :role;
 grant insert on {inbox}, {audit} to :role;
-grant insert, update on {job} to :role
+grant insert, update on {job} to :role;
+grant select, update on {effect} to :role;
+grant select, insert, update, delete on {replay}, {replay_failure} to :role
