@@ -24,7 +24,7 @@ create table {effect} (
   finished_at timestamptz,
   unique (name, key)
 ) with (fillfactor = 70);
-create index {name:effect_open} on {effect} (name, due_at) where state in ('pending', 'sent', 'unknown');
+create index {name:effect_open} on {effect} (name, due_at) where state <> 'done';
 
 -- A replay is a job; this says of which consumer, in which inbox generation, and which process works on it.
 create table {replay} (
