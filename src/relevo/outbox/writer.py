@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar, overload
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from relevo.outbox.building import KeyArgument, build, check
 from relevo.outbox.pending import PendingAdd, call_site
 from relevo.outbox.running import aappend, adrive, append, drive
 from relevo.ports.database import Dialect
-from relevo.storage import appending
+from relevo.storage import appending, scheduling
 from relevo.storage.catalog import DEFAULT_PREFIX, Catalog, check_identifier
 from relevo.storage.handles import CallerHandle, handle_for
 
@@ -82,6 +83,8 @@ class Outbox:
         event_id: UUID | None = None,
         correlation_id: str | None = None,
         causation_id: str | None = None,
+        at: datetime | None = None,
+        after: timedelta | None = None,
     ) -> Coroutine[Any, Any, UUID]: ...
 
     @overload
@@ -99,21 +102,28 @@ class Outbox:
         event_id: UUID | None = None,
         correlation_id: str | None = None,
         causation_id: str | None = None,
+        at: datetime | None = None,
+        after: timedelta | None = None,
     ) -> UUID: ...
 
-    def add(self, handle: Any, event: object, **options: Any) -> Any:
+    def add(
+        self, handle: Any, event: object, *, at: datetime | None = None, after: timedelta | None = None, **options: Any
+    ) -> Any:
         """Add a declared event or command to the caller's transaction; returns its ``event_id``.
 
         An ORM session is flushed first, so that ``seq`` is taken after the locks of your changes. ``topic`` and ``key``
         override the declaration (``key=None``: no order). ``aggregate_version``: your row's version, by which
         inversions and gaps can be noticed. Headers carry trace, correlation and causation without being asked.
+        ``at`` (an aware datetime) or ``after``: not before then by the database's clock; a relay moves it into the
+        outbox when it is due, it takes its place in the order then, and until then ``cancel`` takes it back.
 
         Raises ``RefusedError`` (with the path into the data), ``TooLargeError``, ``NotInTransactionError``,
         ``SchemaError`` (no table, no right, read-only); any other exception of the database is the driver's own, and
         leaves the transaction in the state that driver leaves it in.
         """
+        when = scheduling.due(at, after)
         message = build(event, self._bytes_max, **options)
-        return self._append(handle, [message], [event], message.event_id, "outbox.add()")
+        return self._append(handle, [message], [event], message.event_id, "outbox.add()", when)
 
     @overload
     def add_many(self, handle: AsyncHandle, events: Iterable[object]) -> Coroutine[Any, Any, list[UUID]]: ...
@@ -151,7 +161,8 @@ class Outbox:
     def find(self, handle: SyncHandle, event_id: UUID) -> bool: ...
 
     def find(self, handle: Any, event_id: UUID) -> Any:
-        """Whether the outbox has this message, seen from ``handle``: the question after a lost reply to COMMIT.
+        """Whether this message is in the outbox or scheduled, seen from ``handle``: the question after a lost reply to
+        COMMIT.
 
         Ask on a new connection, and soon: the search reads back from the newest row to the time inside the UUIDv7 (ten
         minutes of clock difference allowed; another kind of UUID reads the whole table), and retention removes rows
@@ -165,14 +176,43 @@ class Outbox:
     async def _afind(self, caller: CallerHandle, event_id: UUID) -> bool:
         return await adrive(appending.find(event_id), caller, self._catalog(caller.dialect))
 
+    @overload
+    def cancel(self, handle: AsyncHandle, event_id: UUID) -> Coroutine[Any, Any, bool]: ...
+
+    @overload
+    def cancel(self, handle: SyncHandle, event_id: UUID) -> bool: ...
+
+    def cancel(self, handle: Any, event_id: UUID) -> Any:
+        """Take back a message added with ``at`` or ``after``, in the caller's transaction. False: it is on its way
+        already, or there is none. Waits for a relay that is moving this very message. Raises as ``add`` does."""
+        caller = handle_for(handle)
+        if caller.is_async:
+            pending = PendingAdd(lambda: self._acancel(caller, event_id), call_site("outbox.cancel()"))
+            caller.guard(pending.site)
+            return pending
+        if not self._allow_autocommit:
+            caller.refuse_autocommit()
+        return drive(scheduling.cancel(event_id), caller, self._catalog(caller.dialect))
+
+    async def _acancel(self, caller: CallerHandle, event_id: UUID) -> bool:
+        if not self._allow_autocommit:
+            await caller.arefuse_autocommit()
+        return await adrive(scheduling.cancel(event_id), caller, self._catalog(caller.dialect))
+
     def _append(
-        self, handle: object, messages: Sequence[Message], data: Sequence[object], result: T, what: str
+        self,
+        handle: object,
+        messages: Sequence[Message],
+        data: Sequence[object],
+        result: T,
+        what: str,
+        when: scheduling.Due | None = None,
     ) -> T | PendingAdd[T]:
         caller = handle_for(handle)
         if caller.is_async:
             if not self._allow_autocommit:
                 caller.refuse_autocommit()
-            pending = PendingAdd(lambda: self._aappend(caller, messages, data, result), call_site(what))
+            pending = PendingAdd(lambda: self._aappend(caller, messages, data, result, when), call_site(what))
             caller.guard(pending.site)
             return pending
         if taps.tell(messages, data):
@@ -180,18 +220,31 @@ class Outbox:
             if not self._allow_autocommit:
                 caller.refuse_autocommit()
             caller.flush()
-            append(messages, caller, catalog)
-            _hint(caller)
+            if when is None:
+                append(messages, caller, catalog)
+                _hint(caller)
+            else:
+                drive(scheduling.add(messages[0], when), caller, catalog)
         return result
 
-    async def _aappend(self, caller: CallerHandle, messages: Sequence[Message], data: Sequence[object], result: T) -> T:
+    async def _aappend(
+        self,
+        caller: CallerHandle,
+        messages: Sequence[Message],
+        data: Sequence[object],
+        result: T,
+        when: scheduling.Due | None,
+    ) -> T:
         if taps.tell(messages, data):
             catalog = self._catalog(caller.dialect)
             if not self._allow_autocommit:
                 await caller.arefuse_autocommit()
             await caller.aflush()
-            await aappend(messages, caller, catalog)
-            _hint(caller)
+            if when is None:
+                await aappend(messages, caller, catalog)
+                _hint(caller)
+            else:
+                await adrive(scheduling.add(messages[0], when), caller, catalog)
         return result
 
     def _catalog(self, dialect: Dialect) -> Catalog:

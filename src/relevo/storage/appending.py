@@ -41,6 +41,8 @@ def append(messages: Sequence[Message], dialect: Dialect) -> Script[None]:
 def find(event_id: UUID) -> Script[bool]:
     """Whether a row with this id is visible. A UUIDv7 bounds the search by its time; another id reads the table."""
     rows = yield Statement("append.find", {"event_id": event_id, "since": made_at(event_id) or _EPOCH})
+    if not rows:
+        rows = yield Statement("scheduled.find", {"event_id": event_id})
     return bool(rows)
 
 
