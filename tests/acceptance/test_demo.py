@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import subprocess
@@ -58,6 +59,7 @@ def test_the_wheel_has_everything_the_demo_needs(tmp_path: Path) -> None:
         else ["uv", "build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(REPO)],
         check=True,
         timeout=170,
+        env={"UV_SYSTEM_CERTS": "1", **os.environ},
     )
     (wheel,) = tmp_path.glob("relevo-*.whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -290,3 +290,19 @@ async def test_a_publisher_that_is_not_prefix_safe_has_one_unconfirmed_message_p
     assert publisher.payloads(b"k1") == list(range(1, 40, 4))
     held = store.query("select payload from relevo_held_message order by position")
     assert [int(bytes(payload)) for (payload,) in held] == list(range(4, 40, 4))
+
+
+async def test_a_row_of_the_newest_transaction_is_not_passed(pg_store: Store) -> None:
+    """FAILURES row 1: the lower ``seq`` is in the hands of a transaction whose xid is above every completed one,
+    which a snapshot's xmax does not tell; pages go by, then it commits."""
+    with contextlib.closing(pg_store.connect()) as older, contextlib.closing(pg_store.connect()) as newer:
+        older.execute("select pg_current_xact_id()")
+        pg_store.append(newer, b"newer", 1)
+        pg_store.append(older, b"older", 2)
+        older.commit()
+        async with running_relay(pg_store, tick_s=3600, lease_s=60) as relay:
+            for number in range(3, 10):
+                await eventually(lambda: pg_store.unsettled() == 0, what="what is visible is settled")
+                pg_store.fill(1, keys=1, start=number)
+            newer.commit()
+            await eventually(lambda: 1 in relay.publisher.payloads(), what="the row that committed last")

@@ -60,8 +60,14 @@ def lock(holder: UUID, lanes: Mapping[int, int]) -> Script[set[int]]:
     ``FOR SHARE``, not a plain read: a takeover that commits between a check and a write would load its held keys
     before ours are there (HARD 2).
     """
+    ours, _ = yield from lock_with_xid(holder, lanes)
+    return ours
+
+
+def lock_with_xid(holder: UUID, lanes: Mapping[int, int]) -> Script[tuple[set[int], int]]:
+    """As ``lock``, and this transaction's xid (0 on SQLite, or when none of the lanes is ours)."""
     rows = yield Statement("lanes.lock", owned(holder, lanes))
-    return {int(row[0]) for row in rows}
+    return {int(row[0]) for row in rows}, int(rows[0][1]) if rows else 0
 
 
 def owned(holder: UUID, lanes: Mapping[int, int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from relevo.ids import bucket_of
 from relevo.message import Message
 from relevo.ports.source import Disposition, Settled, Taken
 from relevo.script import Rows, Script, Statement
-from relevo.storage.laning import lock, owned
+from relevo.storage.laning import lock_with_xid, owned
 
 
 def held_key(message: Message) -> bytes:
@@ -30,7 +30,7 @@ def take(
     bytes_max: int,
     without: Collection[str],
 ) -> Script[Rows]:
-    """Rows of ``(seq, lane, event_id, …, xmin, xmax)`` in ``seq`` order, without those in flight."""
+    """Rows of ``(seq, lane, event_id, …, xmin)`` in ``seq`` order, without those in flight."""
     rows = yield Statement(
         "mark.take",
         {
@@ -63,10 +63,11 @@ def load_held(lanes: Collection[int], lane_count: int) -> Script[set[tuple[str, 
 
 def settle(
     holder: UUID, lanes: Mapping[int, int], taken: Taken, dispositions: Mapping[int, Disposition]
-) -> Script[Settled]:
-    """Move past ``taken`` in the surrounding transaction; nothing of a lane that was lost is touched."""
+) -> Script[tuple[Settled, int]]:
+    """Move past ``taken`` in the surrounding transaction; nothing of a lane that was lost is touched. With what came of
+    it, the transaction's xid."""
     touched = {lane: lanes[lane] for lane in sorted(set(taken.lanes)) if lane in lanes}
-    ours = yield from lock(holder, touched)
+    ours, xid = yield from lock_with_xid(holder, touched)
     lost = set(taken.lanes) - ours
     published: list[int] = []
     skipped: list[int] = []
@@ -99,7 +100,7 @@ def settle(
             count += len(seqs)
         else:
             live.append(name)
-    return Settled(count, lost, live)
+    return Settled(count, lost, live), xid
 
 
 def _hold(

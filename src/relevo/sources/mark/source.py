@@ -71,13 +71,15 @@ class MarkSource:
 
     async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
         try:
-            settled = await self._database.run(
+            settled, xid = await self._database.run(
                 marking.settle(self._holder, self._lanes, taken, dispositions),
                 idle_timeout_s=self._idle_timeout_s,
             )
         except BaseException:
             await self.release(taken)
             raise
+        if not settled.lost:
+            self._floor.settled(taken.seqs[-1], xid)
         if dispositions or settled.lost:
             await self.release(taken)
         else:
@@ -101,8 +103,7 @@ class MarkSource:
         taken = Taken(seqs, [row[1] for row in rows], messages, len(rows) < max_messages, unreadable)
         self._in_flight[id(taken)] = tuple(seqs)
         self._after = max(self._after, seqs[-1])
-        xmin, xmax = rows[0][-2:]
-        self._floor.advance(xmin, xmax, seqs[-1], (seqs[0], *flying))
+        self._floor.read(rows[0][-1], (seqs[0], *flying))
         return taken
 
     def _messages(self, rows: Rows) -> tuple[list[Message], dict[int, str]]:

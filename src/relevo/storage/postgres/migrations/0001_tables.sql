@@ -14,7 +14,7 @@ create table {meta} (
 -- Partitioned by seq from the start (docs/decisions/0001): one unbounded partition costs writers next to nothing, and
 -- cutting it later needs no copy. seq is the only order; event_id is identity and never used for order.
 -- tx stands before seq: defaults are evaluated in column order, so a transaction has its xid before it takes a seq.
--- The sources rely on it: once every xid below a snapshot's xmax has ended, no row below a seq seen in it can appear.
+-- The sources rely on it: once every xid below a later one has ended, no row below a seq seen before it can appear.
 create table {outbox} (
   tx xid8 not null default pg_current_xact_id(),   -- top-level xid; never xmin
   seq bigint generated always as identity (cache 1),

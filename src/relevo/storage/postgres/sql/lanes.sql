@@ -54,7 +54,8 @@ from mine where l.lane = mine.lane
 returning l.lane;
 
 -- name: lanes.lock
-select l.lane from {lane} l
+-- The lock gives this transaction its xid, if it has none yet.
+select l.lane, pg_current_xact_id()::text::bigint from {lane} l
 join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch)
   on (o.lane, o.epoch) = (l.lane, l.epoch)
 where l.holder = :holder

@@ -27,8 +27,7 @@ with owned as materialized (
 )
 select seq, (bucket % :lane_count)::integer, event_id, kind, topic, key, type, schema_version, aggregate_type,
        aggregate_id, aggregate_version, payload, content_type, headers::text, created_at,
-       (select pg_snapshot_xmin(pg_current_snapshot())::text::bigint),
-       (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint)
+       (select pg_snapshot_xmin(pg_current_snapshot())::text::bigint)
 from (
   select page.*, sum(coalesce(octet_length(payload), 0)) over (order by seq rows unbounded preceding) as bytes
   from page

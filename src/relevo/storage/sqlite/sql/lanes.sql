@@ -42,7 +42,7 @@ where holder = :holder and exists (
 returning lane;
 
 -- name: lanes.lock
-select lane from {lane}
+select lane, 0 from {lane}
 where holder = :holder and exists (
   select 1 from json_each(:lanes) l join json_each(:epochs) e on e.key = l.key
   where l.value = {lane}.lane and e.value = {lane}.epoch);

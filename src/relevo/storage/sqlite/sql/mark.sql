@@ -13,7 +13,7 @@ with owned as materialized (
   order by seq limit :messages_max
 )
 select seq, bucket % :lane_count, event_id, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
-       aggregate_version, payload, content_type, headers, created_at, 0, 0
+       aggregate_version, payload, content_type, headers, created_at, 0
 from (
   select page.*, sum(coalesce(length(payload), 0)) over (order by seq rows unbounded preceding) as bytes from page
 )
