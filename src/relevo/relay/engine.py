@@ -23,6 +23,7 @@ from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Source, Taken
 from relevo.relay.destinations import Destinations
 from relevo.relay.dispositions import KeyName, Verdict, judge
+from relevo.relay.draining import Draining
 from relevo.relay.ownership import Ownership
 from relevo.relay.sending import send
 from relevo.runtime.probes import probe
@@ -72,6 +73,16 @@ class RelayEngine:
 
     def __post_init__(self) -> None:
         self.destinations = Destinations(self.publisher)
+        self.draining = Draining(
+            self.database,
+            self.publisher,
+            self.ownership,
+            self.destinations,
+            self.settings,
+            self.policy_of,
+            self.paused,
+            self.wake.set,
+        )
         self._idle_s = self.settings.poll_min_s
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -88,6 +99,7 @@ class RelayEngine:
         if self._assigned != self.ownership.version:
             await self._reassign()
         await self._probe_destinations()
+        await self._tell_destinations(await self.draining.step(self._held))
         taken = await self._next_page()
         if not taken:
             await self._settled()
@@ -135,7 +147,7 @@ class RelayEngine:
         self._pause_destinations(verdict)
         await self._give_back_ahead()
         await self._settle(taken, verdict.dispositions)
-        await self._tell_destinations(verdict)
+        await self._tell_destinations([*verdict.pauses, *verdict.blocks])
 
     def _behind(self, taken: Taken) -> dict[int, KeyName]:
         """Messages that may not be sent, because their key is held or an unreadable row of it stands before them."""
@@ -202,6 +214,7 @@ class RelayEngine:
         """Follow a change of lanes: nothing may be in flight, then give back what others should have, then read on."""
         await self._settled()
         await self._give_back_ahead()
+        await self.draining.finish(self._held)
         version = self.ownership.version
         if self.ownership.leaving:
             await self.ownership.release()
@@ -223,8 +236,8 @@ class RelayEngine:
         if unconfirmed:
             self._again_s = self.settings.poll_min_s
 
-    async def _tell_destinations(self, verdict: Verdict) -> None:
-        for topic in [*verdict.pauses, *verdict.blocks]:
+    async def _tell_destinations(self, topics: Collection[str]) -> None:
+        for topic in topics:
             paused = self.destinations.paused.get(topic)
             if paused is not None:
                 await self.database.run(destination_scripts.pause(self.ownership.relay_id, topic, paused.reason))
@@ -235,7 +248,8 @@ class RelayEngine:
                 await self.database.run(destination_scripts.resume(self.ownership.relay_id, topic))
 
     async def _idle(self, stop: asyncio.Event) -> None:
-        await self._pause(self._idle_s, stop)
+        look_s = self.draining.next_s(self._held)
+        await self._pause(self._idle_s if look_s is None else min(self._idle_s, look_s), stop)
         self._idle_s = min(self._idle_s * 1.5, self.settings.poll_max_s)
 
     async def _pause(self, delay_s: float, stop: asyncio.Event) -> None:
@@ -265,6 +279,7 @@ class RelayEngine:
                     if isinstance(result, Taken):
                         await self.source.release(result)
         self._settling = self._ahead = None
+        await self.draining.forget()
         self._assigned = -1
         await self._pause(PROBE_BACKOFF.delay_s(self._failures), stop)
 
@@ -273,6 +288,7 @@ class RelayEngine:
         with contextlib.suppress(UnreachableError):
             await self._settled()
             await self._give_back_ahead()
+            await self.draining.finish(self._held)
 
     def paused(self) -> Collection[str]:
         return self.destinations.topics()
