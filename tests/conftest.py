@@ -1,6 +1,7 @@
 """Real servers for the tests, and the rules about them.
 
-A server is found through RELEVO_TEST_POSTGRES_URL or RELEVO_TEST_KAFKA_URL, else among those of `make services-up`.
+A server is found through RELEVO_TEST_POSTGRES_URL, RELEVO_TEST_KAFKA_URL or RELEVO_TEST_RABBITMQ_URL, else among those
+of `make services-up`.
 One that is missing skips the test; with RELEVO_REQUIRE_SERVICES=1 (as in CI) it fails it.
 """
 
@@ -23,7 +24,7 @@ if str(REPO) not in sys.path:
 from tools.services import service  # noqa: E402
 from tools.services.kafka import VERSION as OUR_KAFKA_VERSION  # noqa: E402
 
-LABELS = {"postgres": "PostgreSQL", "kafka": "Kafka"}
+LABELS = {"postgres": "PostgreSQL", "kafka": "Kafka", "rabbitmq": "RabbitMQ"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,6 +47,11 @@ def postgres_url() -> str:
 @pytest.fixture(scope="session")
 def kafka_url() -> str:
     return _url("kafka")
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url() -> str:
+    return _url("rabbitmq")
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from .base import Service
 from .errors import ServiceError
 from .kafka import Kafka
 from .postgres import Postgres
+from .rabbitmq import RabbitMQ
 
-SERVICES: tuple[type[Service], ...] = (Postgres, Kafka)
+SERVICES: tuple[type[Service], ...] = (Postgres, Kafka, RabbitMQ)
 
 
 def names() -> list[str]:
