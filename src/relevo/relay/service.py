@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
@@ -19,12 +19,14 @@ from relevo.policy import PROBE_BACKOFF, Policy
 from relevo.ports.broker import Publisher
 from relevo.ports.database import Database
 from relevo.ports.source import Source
+from relevo.relay.chores import keep_doing
 from relevo.relay.engine import RelayEngine
+from relevo.relay.mover import Mover
 from relevo.relay.ownership import Ownership
 from relevo.settings import Settings, load
 from relevo.signals import subscribe
 from relevo.sources.mark.source import MarkSource
-from relevo.storage import laning
+from relevo.storage import duties, laning
 from relevo.storage.ready import ensure_ready
 
 log = logging.getLogger("relevo.relay")
@@ -67,16 +69,18 @@ class Relay:
             self.engine = engine
             await engine.ownership.tick()
             keeper = asyncio.create_task(self._keep_ownership(engine))
+            chores = [asyncio.create_task(keep_doing(name, turn)) for name, turn in self._chores(engine).items()]
             if ready is not None:
                 ready()
             try:
                 await _first(engine.run(stop), keeper)
             finally:
-                keeper.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await keeper
+                for task in (keeper, *chores):
+                    task.cancel()
+                await asyncio.gather(keeper, *chores, return_exceptions=True)
                 with contextlib.suppress(UnreachableError):
                     await asyncio.shield(engine.ownership.leave())
+                    await asyncio.shield(engine.database.run(duties.leave(self.relay_id)))
             log.info("stopped: %d published in this process's life", engine.counters.published)
 
     def health(self) -> RelayHealth:
@@ -151,6 +155,11 @@ class Relay:
         if relay.source != "mark":
             raise ConfigError(f"relay.source = {relay.source!r} comes in a later version; this one reads with 'mark'")
         return MarkSource(database, self.relay_id, lane_count, lease_s=relay.lease_s)
+
+    def _chores(self, engine: RelayEngine) -> dict[str, Callable[[], Awaitable[float]]]:
+        """What runs beside the engine, by name."""
+        mover = Mover(engine.database, self.relay_id, self.settings.relay.lease_s, engine.wake.set)
+        return {"moving scheduled messages": mover.turn}
 
     async def _keep_ownership(self, engine: RelayEngine) -> None:
         """Renew three times per lease, oftener while lanes are on the move."""

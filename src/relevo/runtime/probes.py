@@ -31,6 +31,8 @@ KNOWN = {
     "consumer.settled": "acknowledged",
     "consumer.held": "a message went to its key's queue",
     "consumer.drained": "a held message was worked off",
+    "mover.inserted": "scheduled messages are in the outbox, not committed",
+    "mover.committed": "scheduled messages were moved and committed",
 }
 
 _ACTIONS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
