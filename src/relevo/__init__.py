@@ -15,6 +15,7 @@ from relevo.event import command, event
 
 if TYPE_CHECKING:
     from relevo.consumer import Consumer, Event, Reject, Retry
+    from relevo.effects import effect
     from relevo.message import Message
     from relevo.outbox import Outbox
     from relevo.policy import Backoff, Policy
@@ -32,6 +33,7 @@ __all__ = [
     "Retry",
     "__version__",
     "command",
+    "effect",
     "errors",
     "event",
 ]
@@ -46,6 +48,7 @@ _HOME = {
     "Reject": "relevo.consumer",
     "Relay": "relevo.relay",
     "Retry": "relevo.consumer",
+    "effect": "relevo.effects",
 }
 
 

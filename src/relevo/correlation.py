@@ -23,11 +23,12 @@ TRACEPARENT: Final = "traceparent"
 @dataclass(frozen=True, slots=True)
 class Context:
     """``correlation_id``: what all messages of one story share. ``causation_id``: the message (or request) that led to
-    this one. ``traceparent``: W3C trace context."""
+    this one. ``traceparent``: W3C trace context. ``consumer``: whose handler runs, if one does."""
 
     correlation_id: str | None = None
     causation_id: str | None = None
     traceparent: str | None = None
+    consumer: str | None = None
 
 
 _NOTHING = Context()
@@ -46,7 +47,10 @@ def using(
     """Carry these on every message added inside. What is not given is inherited."""
     outer = _current.get()
     context = Context(
-        correlation_id or outer.correlation_id, causation_id or outer.causation_id, traceparent or outer.traceparent
+        correlation_id or outer.correlation_id,
+        causation_id or outer.causation_id,
+        traceparent or outer.traceparent,
+        outer.consumer,
     )
     token = _current.set(context)
     try:
@@ -56,11 +60,12 @@ def using(
 
 
 @contextmanager
-def handling(message: Message) -> Iterator[Context]:
+def handling(message: Message, consumer: str | None = None) -> Iterator[Context]:
     """While ``message`` is handled: its correlation id (or its id, if it starts the story), and its id as the cause.
     Nothing is inherited from outside."""
     event_id = str(message.event_id)
-    context = Context(message.headers.get(CORRELATION) or event_id, event_id, message.headers.get(TRACEPARENT))
+    story = message.headers.get(CORRELATION) or event_id
+    context = Context(story, event_id, message.headers.get(TRACEPARENT), consumer)
     token = _current.set(context)
     try:
         yield context

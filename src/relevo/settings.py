@@ -74,6 +74,15 @@ class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     handler_idle_timeout_s: float = 0.0
 
 
+class EffectsSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Processes that perform effects. Durations in seconds. A lease is the effect's own time-out and ``grace_s``.
+    ``at_once``: acts under way in one process. ``poll_s``: how often another process's effects are looked for."""
+
+    grace_s: float = 5.0
+    at_once: int = 8
+    poll_s: float = 0.5
+
+
 class DestinationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a topic wants when its broker rejects a message."""
 
@@ -101,6 +110,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
     relay: RelaySettings = msgspec.field(default_factory=RelaySettings)
     consumer: ConsumerSettings = msgspec.field(default_factory=ConsumerSettings)
+    effects: EffectsSettings = msgspec.field(default_factory=EffectsSettings)
     destinations: dict[str, DestinationSettings] = {}
     health: HealthSettings = msgspec.field(default_factory=HealthSettings)
     log: LogSettings = msgspec.field(default_factory=LogSettings)
@@ -115,6 +125,7 @@ _SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "broker": BrokerSettings,
     "relay": RelaySettings,
     "consumer": ConsumerSettings,
+    "effects": EffectsSettings,
     "health": HealthSettings,
     "log": LogSettings,
 }
@@ -172,6 +183,9 @@ def check(settings: Settings, where: str = "the settings") -> Settings:
         (settings.consumer.connections_max < 1, "consumer.connections_max must be at least 1"),
         (settings.consumer.threads < 1, "consumer.threads must be at least 1"),
         (settings.consumer.lease_s <= 0, "consumer.lease_s must be above 0"),
+        (settings.effects.grace_s <= 0, "effects.grace_s must be above 0"),
+        (settings.effects.at_once < 1, "effects.at_once must be at least 1"),
+        (settings.effects.poll_s <= 0, "effects.poll_s must be above 0"),
     ]
     for bad, message in problems:
         if bad:

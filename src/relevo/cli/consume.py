@@ -9,6 +9,7 @@ import click
 
 from relevo.cli.context import CliContext, progress
 from relevo.consumer import Consumer, ConsumerRunner
+from relevo.effects import EFFECTS
 from relevo.ops.importing import import_all
 from relevo.runtime.health import HealthServer
 from relevo.runtime.supervise import supervise
@@ -21,8 +22,8 @@ from relevo.settings import Settings, redact
 def command(context: CliContext, consumers: tuple[str, ...]) -> None:
     """Run consumers until SIGTERM: relevo consume shop.consumers:billing
 
-    Modules are looked up in the working directory first. The first signal finishes the handlers that run and settles;
-    the second leaves at once, and what was in flight is delivered again.
+    Modules are looked up in the working directory first; effects that they declare are performed too. The first signal
+    finishes the handlers that run and settles; the second leaves at once, and what was in flight is delivered again.
     """
     settings = context.settings()
     found = import_all(consumers, Consumer)
@@ -32,7 +33,7 @@ def command(context: CliContext, consumers: tuple[str, ...]) -> None:
 
 
 async def _consume(consumers: list[Consumer], settings: Settings, stop: asyncio.Event) -> None:
-    runner = ConsumerRunner(consumers, settings)
+    runner = ConsumerRunner(consumers, settings, effects=EFFECTS)
     async with AsyncExitStack() as stack:
         if settings.health.port:
             await stack.enter_async_context(HealthServer(settings.health.host, settings.health.port, runner.health))

@@ -18,6 +18,7 @@ COMMANDS = {
     "migrate": ("relevo.cli.migrate", "Create or upgrade Relevo's tables, print the SQL, or grant rights."),
     "relay": ("relevo.cli.relay", "Move messages from the outbox to the broker. Run as many as you like."),
     "consume": ("relevo.cli.consume", "Run consumers: relevo consume shop.consumers:billing"),
+    "effects": ("relevo.cli.effects", "Perform outward acts, list them, settle those of unknown outcome."),
     "status": ("relevo.cli.status", "What is pending, who works, what is paused or held."),
     "demo": ("relevo.cli.demo", "Lose nothing while the relay is killed, on this machine."),
 }

@@ -23,7 +23,7 @@ def output_option(function: F) -> F:
     return option(function)
 
 
-def document(value: msgspec.Struct, output: Literal["json", "jsonl"]) -> None:
+def document(value: Any, output: Literal["json", "jsonl"]) -> None:
     """Print one value to stdout: indented, or on one line."""
     text = msgspec.json.encode(value)
     click.echo(msgspec.json.format(text, indent=2 if output == "json" else -1))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 
 from relevo.brokers import broker_for
 from relevo.clients import database_for
@@ -13,6 +14,7 @@ from relevo.consumer.gate import Gate
 from relevo.consumer.health import ConsumerHealth
 from relevo.consumer.runs import Slots
 from relevo.consumer.threads import HandlerThreads
+from relevo.effects import Effect, EffectRunner
 from relevo.errors import ConfigError
 from relevo.ports.broker import Broker
 from relevo.ports.database import Database
@@ -25,7 +27,8 @@ CLOSE_S = 2.0
 class ConsumerRunner:
     """Runs consumers until ``stop`` (or the event given to ``run``) or the first that cannot go on.
 
-    ``broker`` and ``database``: to use ones that are open already; they stay open. One event loop; runs once.
+    ``broker`` and ``database``: to use ones that are open already; they stay open. ``effects``: performed meanwhile.
+    One event loop; runs once.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class ConsumerRunner:
         *,
         broker: Broker | None = None,
         database: Database | None = None,
+        effects: Iterable[Effect] = (),
     ) -> None:
         self.consumers = (consumers,) if isinstance(consumers, Consumer) else tuple(consumers)
         if not self.consumers:
@@ -43,6 +47,7 @@ class ConsumerRunner:
         self._settings = settings
         self._broker = broker
         self._database = database
+        self._effects = tuple(effects)
         self._engines: list[ConsumerEngine] = []
         self._stopped = False
 
@@ -74,7 +79,8 @@ class ConsumerRunner:
             if on_ready is not None:
                 watches.append(asyncio.create_task(self._announce(on_ready)))
             try:
-                await self._run_all()
+                async with self._performing(database):
+                    await self._run_all()
             finally:
                 for watch in watches:
                     watch.cancel()
@@ -110,6 +116,24 @@ class ConsumerRunner:
             raise
         for task in tasks:
             task.result()
+
+    @asynccontextmanager
+    async def _performing(self, database: Database) -> AsyncIterator[None]:
+        """Effects beside the consumers. When performing fails for good, everything stops and it is raised."""
+        if not self._effects:
+            yield
+            return
+        stop = asyncio.Event()
+        runner = EffectRunner(self._effects, self._settings, database=database)
+        task = asyncio.create_task(runner.run(stop))
+        task.add_done_callback(lambda _: self.stop())
+        try:
+            yield
+            stop.set()
+            await task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         for engine in self._engines:

@@ -98,7 +98,7 @@ def run(steps: Steps, unit: Unit, catalog: Catalog, job: Job, progress: Progress
             probe("consumer.began")
             progress.stage = "handler"
             tx = unit.enter()
-            with handling(job.message):
+            with handling(job.message, job.event.consumer):
                 try:
                     job.function(job.event, tx) if job.wants_tx else job.function(job.event)
                 except StopIteration as error:  # no future can carry it out of the thread
@@ -139,7 +139,7 @@ async def arun(steps: Steps, unit: AsyncUnit, catalog: Catalog, job: Job, progre
             probe("consumer.began")
             progress.stage = "handler"
             tx = await unit.enter()
-            with handling(job.message):
+            with handling(job.message, job.event.consumer):
                 await (job.function(job.event, tx) if job.wants_tx else job.function(job.event))
                 await unit.leave()
             probe("consumer.handled")

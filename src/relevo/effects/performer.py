@@ -1,0 +1,236 @@
+"""One effect in hand: perform it, or ask about it, and write down what is known then.
+
+The order is the promise: *sent* is committed before the act, so that an outcome that gets lost is seen; and the clock
+is looked at after that commit, just before the act, so that a process that was frozen meanwhile does not act.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from relevo.effects.declaring import Effect, EffectRequest
+from relevo.effects.verdicts import Done, EffectRefused, NotDone, Unknown
+from relevo.ports.database import Database
+from relevo.runtime.classify import is_transient
+from relevo.runtime.clock import boottime_s
+from relevo.runtime.probes import probe
+from relevo.runtime.texts import clean, describe
+from relevo.script import Script
+from relevo.storage import effecting
+from relevo.storage.effecting import Claim, EffectState
+
+log = logging.getLogger("relevo.effects")
+
+NEVER_S: Final = 10 * effecting.PERSON_S
+"""Due so late that it waits for a person."""
+TELL_S: Final = 0.2
+"""Between attempts to write down what came of an act while the database is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    state: EffectState
+    result: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+    delay_s: float = 0.0
+    asked: int = 0
+
+
+class Performer:
+    """Performs effects of one declaration. ``clock``: seconds that also count a suspend."""
+
+    def __init__(self, effect: Effect, database: Database, clock: Callable[[], float] = boottime_s) -> None:
+        self._effect = effect
+        self._database = database
+        self._clock = clock
+
+    async def work(self, claim: Claim, act_before: float) -> None:
+        """Until it is settled or given up. ``act_before``: by ``clock``, the last moment at which the act may begin, so
+        that its time-out ends within the lease. Never raises for what the act does."""
+        probe("effect.claimed")
+        if claim.state == "unknown" and self._effect.verify is not None:
+            await self._settle(claim, await self._ask(claim))
+            return
+        if claim.state == "unknown" and claim.attempts >= self._effect.retry.attempts:
+            await self._settle(claim, self._left(claim, claim.attempts, "Unknown", "sent again too often"))
+            return
+        attempt = await self._database.run(effecting.sent(claim))
+        if attempt is None:
+            return
+        probe("effect.sent")
+        if self._clock() >= act_before:
+            log.warning("effect %s/%s: this process stood still until its lease was over; not done", *_id(claim))
+            await self._database.run(effecting.unsent(claim))
+            return
+        try:
+            outcome = await self._act(claim, attempt)
+        except asyncio.CancelledError:
+            left = self._left(claim, attempt, "Cancelled", "the process left while it was being performed")
+            await asyncio.shield(asyncio.ensure_future(self._settle(claim, left)))
+            raise
+        await self._settle(claim, outcome)
+
+    async def _act(self, claim: Claim, attempt: int) -> _Outcome:
+        effect = self._effect
+        try:
+            async with asyncio.timeout(effect.timeout_s):
+                result = await _called(effect.function, _request(claim, attempt))
+            probe("effect.acted")
+            return _Outcome("done", _json(result))
+        except EffectRefused as error:
+            return _Outcome("failed", None, *describe(error))
+        except NotDone as error:
+            return self._again(error, attempt)
+        except TimeoutError:
+            return self._left(claim, attempt, "TimeoutError", f"no answer within {effect.timeout_s:g} s")
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self._left(claim, attempt, *describe(error))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it may have been done before this was raised
+            return self._left(claim, attempt, *describe(error))
+
+    async def _ask(self, claim: Claim) -> _Outcome:
+        """``verify`` only looks, so it may be called as often as needed."""
+        effect, asked = self._effect, claim.asked + 1
+        assert effect.verify is not None
+        later = partial(_Outcome, "unknown", None, delay_s=effect.retry.delay_s(asked), asked=asked)
+        try:
+            async with asyncio.timeout(effect.timeout_s):
+                verdict = await _called(effect.verify, _request(claim, claim.attempts))
+        except NotDone as error:
+            verdict = error
+        except TimeoutError:
+            return later(error_type="TimeoutError", error=f"verify gave no answer within {effect.timeout_s:g} s")
+        except Exception as error:  # noqa: BLE001 - a look that failed says nothing about the act
+            error_type, text = describe(error)
+            return later(error_type=error_type, error=clean(f"verify failed: {text}"))
+        match verdict:
+            case Done(result):
+                return _Outcome("done", _json(result))
+            case NotDone():
+                return self._again(verdict, claim.attempts)
+            case Unknown(reason):
+                return later(error_type="Unknown", error=clean(f"verify cannot tell yet: {reason}"))
+        return later(error_type="Misuse", error=f"verify returned {type(verdict).__name__}: Done, NotDone or Unknown")
+
+    def _again(self, error: NotDone, attempt: int) -> _Outcome:
+        retry = self._effect.retry
+        error_type, text = describe(error)
+        if attempt >= retry.attempts:
+            return _Outcome("failed", None, error_type, clean(f"given up after {attempt} attempts: {text}"))
+        delay_s = retry.delay_s(max(1, attempt)) if error.retry_after_s is None else error.retry_after_s
+        return _Outcome("pending", None, error_type, text, delay_s)
+
+    def _left(self, claim: Claim, attempt: int, error_type: str, text: str) -> _Outcome:
+        """The outcome is unknown. Asked or sent again after a while if that is safe; else a person decides."""
+        effect = self._effect
+        by_itself = effect.verify is not None or (effect.idempotent and attempt < effect.retry.attempts)
+        log.warning(
+            "effect %s/%s: whether it was done is not known (%s: %s). %s",
+            *(*_id(claim), error_type, text),
+            "It is looked at again" if by_itself else f"It waits: relevo effects resolve {claim.effect_id}",
+        )
+        delay_s = effect.retry.delay_s(max(1, attempt)) if by_itself else NEVER_S
+        return _Outcome("unknown", None, error_type, text, delay_s)
+
+    async def _settle(self, claim: Claim, outcome: _Outcome) -> None:
+        """Write it down, however long the database is away: nobody else knows it."""
+        while True:
+            try:
+                known = await self._database.run(self._finish(claim, outcome))
+                break
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                log.warning("effect %s/%s: %s cannot be written down yet (%s)", *_id(claim), outcome.state, error)
+                await asyncio.sleep(TELL_S)
+        if known:
+            probe("effect.recorded")
+        else:
+            log.warning("effect %s/%s: another process has it by now; %s is not recorded", *_id(claim), outcome.state)
+
+    def _finish(self, claim: Claim, outcome: _Outcome) -> Script[bool]:
+        return effecting.finish(
+            claim,
+            outcome.state,
+            result=outcome.result,
+            error_type=outcome.error_type,
+            error=outcome.error,
+            delay_s=outcome.delay_s,
+            asked=outcome.asked,
+        )
+
+
+def _id(claim: Claim) -> tuple[str, str]:
+    return claim.name, claim.key
+
+
+def _request(claim: Claim, attempt: int) -> EffectRequest:
+    return EffectRequest(
+        name=claim.name,
+        key=claim.key,
+        data=claim.data,
+        idempotency_key=claim.idempotency_key,
+        attempt=attempt,
+        event_id=claim.event_id,
+        consumer=claim.consumer,
+    )
+
+
+def _json(result: Any) -> str:
+    """The result as JSON text; what JSON cannot hold is stored as its text: the act is done, whatever it returned."""
+    try:
+        text = msgspec.json.encode(result, enc_hook=lambda value: clean(str(value))).decode()
+        return text if "\\u0000" not in text else msgspec.json.encode(clean(str(result))).decode()
+    except Exception:  # noqa: BLE001
+        return msgspec.json.encode(f"(a {type(result).__name__} that JSON cannot hold)").decode()
+
+
+async def _called(function: Callable[[EffectRequest], Any], request: EffectRequest) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(request)
+    result = await _in_thread(lambda: function(request))
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """In a thread of its own that does not keep the process alive: an act that hangs must not."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return  # timed out or cancelled: its answer comes too late
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except StopIteration as error:  # no future can carry it
+            failure = RuntimeError(f"the act raised {error!r}")
+        except BaseException as error:  # noqa: BLE001 - carried over
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, result, failure)
+        except RuntimeError:
+            pass  # the loop is closed: the process is leaving
+
+    threading.Thread(target=run, name="relevo-effect", daemon=True).start()
+    return await future
