@@ -8,9 +8,13 @@ from uuid import UUID
 
 from relevo.ids import bucket_of
 from relevo.message import Message
+from relevo.ports.database import Dialect
 from relevo.ports.source import Disposition, Settled, Taken
 from relevo.script import Rows, Script, Statement
 from relevo.storage.laning import lock_with_xid, owned
+
+PAUSED = "Paused"
+"""Code of a disposition whose key a person paused: it is held, and waits for being resumed."""
 
 
 def held_key(message: Message) -> bytes:
@@ -45,6 +49,17 @@ def take(
         },
     )
     return rows
+
+
+def horizon(dialect: Dialect, floor: int, known: int) -> Script[tuple[int, int, int]]:
+    """(seq, xmin, xid): the newest unsettled row above ``floor``, whoever it belongs to (0: none); the ``xmin`` of a
+    snapshot older than the next page's; where ``seq`` is above ``known``, an xid assigned after it was read, else 0."""
+    rows = yield Statement("mark.horizon", {"floor": floor})
+    seq, xmin = int(rows[0][0] or 0), int(rows[0][1])
+    if seq <= known or dialect == "sqlite":
+        return seq, xmin, 0
+    xids = yield Statement("mark.xid")
+    return seq, xmin, int(xids[0][0])
 
 
 def fill_buckets() -> Script[int]:
@@ -115,8 +130,10 @@ def _hold(
             "key": key,
             "alone": first.key is None,
             "bucket": bucket_of(first.key, first.event_id),
+            # Paused by a person: it waits until it is resumed, nobody needs to look at it.
+            "state": "waiting" if reason.code == PAUSED else "parked",
             "reason": reason.reason,
-            "code": reason.code,
+            "code": None if reason.code == PAUSED else reason.code,
         }
         yield Statement("relay_held.key", params)
     found = yield Statement("relay_held.lock", {"topic": topic, "key": key})

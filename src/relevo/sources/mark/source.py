@@ -35,6 +35,8 @@ class MarkSource:
         self._in_flight: dict[int, tuple[int, ...]] = {}
         self._after = 0
         self._floor = Floor()
+        self._horizon = 0
+        self._empty = False
         self._message = message_reader(database.dialect)
         self._fills_buckets = database.dialect == "sqlite"  # its view cannot compute SHA-256
 
@@ -52,6 +54,7 @@ class MarkSource:
         if self._fills_buckets:
             await self._database.run(marking.fill_buckets())
         flying = [seq for seqs in self._in_flight.values() for seq in seqs]
+        xmin = await self._look() if self._empty and (self._without or len(self._lanes) < self._lane_count) else None
         rows = await self._database.run(
             marking.take(
                 self._holder,
@@ -66,8 +69,22 @@ class MarkSource:
             ),
             read_only=True,
         )
+        self._empty = not rows
+        if xmin is not None and not rows:
+            self._floor.read(xmin, flying)
         known = set(flying)
         return self._taken([row for row in rows if row[0] not in known], flying, max_messages)
+
+    async def _look(self) -> int:
+        """Before a page that may be empty: let the floor pass what is not for us, so that the next poll need not walk
+        it again. Returns the ``xmin`` to judge an empty page by: of a snapshot that is older than the page's."""
+        seq, xmin, xid = await self._database.run(
+            marking.horizon(self._database.dialect, self._floor.seq, self._horizon), read_only=True
+        )
+        if seq > self._horizon:
+            self._horizon = seq
+            self._floor.settled(seq, xid)
+        return xmin
 
     async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
         try:
@@ -125,5 +142,6 @@ class MarkSource:
     def _start_over(self) -> None:
         """Other lanes or topics than before: what was passed for them may be unsettled."""
         self._floor.reset()
+        self._horizon, self._empty = 0, False
         if not self._in_flight:
             self._after = 0

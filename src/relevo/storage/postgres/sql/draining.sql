@@ -2,9 +2,11 @@
 
 -- name: relay_held.due
 -- A claim another relay left behind does not matter: the lane is ours.
-select topic, key, (bucket % :lane_count)::integer from {held_key}
+select topic, key, (bucket % :lane_count)::integer from {held_key} k
 where side = 'relay' and consumer = '' and state <> 'parked' and (due_at is null or due_at <= clock_timestamp())
   and bucket % :lane_count = any(cast(:lanes as smallint[])) and topic <> all(cast(:without as text[]))
+  and not exists (select from {pause} p
+                  where p.kind = 'key' and p.topic = k.topic and p.key = k.key and p.consumer = '')
 order by due_at nulls first, since
 limit :limit;
 

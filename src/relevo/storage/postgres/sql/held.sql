@@ -31,18 +31,27 @@ on conflict (side, consumer, topic, held_key, event_id) do nothing;
 -- Seconds until the next key can be claimed, at least 0; no row when there is none.
 select greatest(0, extract(epoch from min(greatest(due_at, expires_at, clock_timestamp())) - clock_timestamp())
                    ::double precision)
-from {held_key}
+from {held_key} k
 where side = cast(:side as text) and consumer = cast(:consumer as text) and state <> 'parked'
+  and not exists (select from {pause} p
+                  where p.kind = 'consumer' and p.consumer = cast(:consumer as text)
+                     or p.kind = 'topic' and p.topic = k.topic
+                     or p.kind = 'key' and p.topic = k.topic and p.key = k.key and p.consumer = cast(:consumer as text))
 having count(*) > 0;
 
 -- name: held.due
+-- What somebody paused waits, whatever its state; resumed, it is due.
 select topic, key, alone, epoch, attempts, holder is not null
-from {held_key}
+from {held_key} k
 where side = cast(:side as text) and consumer = cast(:consumer as text) and state <> 'parked'
   and (due_at is null or due_at <= clock_timestamp()) and expires_at <= clock_timestamp()
+  and not exists (select from {pause} p
+                  where p.kind = 'consumer' and p.consumer = cast(:consumer as text)
+                     or p.kind = 'topic' and p.topic = k.topic
+                     or p.kind = 'key' and p.topic = k.topic and p.key = k.key and p.consumer = cast(:consumer as text))
 order by due_at nulls first, since
 limit cast(:limit as integer)
-for update skip locked;
+for update of k skip locked;
 
 -- name: held.claim
 update {held_key}

@@ -14,11 +14,11 @@ with owned as materialized (
 ), late as materialized (
   select seq from {outbox} where settled_at is null and seq > :floor and seq <= :after
   except all select unnest(cast(:in_flight as bigint[]))
-  order by seq limit :messages_max
 ), page as (
-  (select o.* from {outbox} o join late on late.seq = o.seq
+  -- The limit comes after the filter: rows of other lanes or of paused topics must not hide one of ours behind them.
+  (select o.* from late cross join lateral (select * from {outbox} l where l.seq = late.seq offset 0) o
    where (select lanes from owned)[o.bucket % :lane_count + 1] and o.topic <> all(cast(:without as text[]))
-   order by o.seq)
+   order by o.seq limit :messages_max)
   union all
   (select o.* from {outbox} o
    where o.settled_at is null and o.seq > :after
@@ -34,6 +34,16 @@ from (
 ) as sized
 where bytes - coalesce(octet_length(payload), 0) < :bytes_max
 order by seq limit :messages_max;
+
+-- name: mark.horizon
+-- Asked before a page that may come back empty because what is there belongs to other lanes or to paused topics: the
+-- newest of it, and the xmin that the floor may rise by. Read from the end, so it costs nothing however long it is.
+select (select seq from {outbox} where settled_at is null and seq > :floor order by seq desc limit 1),
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+
+-- name: mark.xid
+-- An xid that is younger than everything read before in this transaction.
+select pg_current_xact_id()::text::bigint;
 
 -- name: mark.settle
 update {outbox} set settled_at = clock_timestamp(), outcome = :outcome
@@ -52,7 +62,7 @@ on conflict (side, consumer, topic, held_key, event_id) do nothing;
 
 -- name: relay_held.key
 insert into {held_key} (side, topic, key, alone, bucket, state, reason, error_type)
-values ('relay', :topic, :key, :alone, :bucket, 'parked', :reason, :code)
+values ('relay', :topic, :key, :alone, :bucket, :state, :reason, :code)
 on conflict (side, consumer, topic, key) do nothing;
 
 -- name: relay_held.lock

@@ -1,11 +1,13 @@
 -- Draining on the relay's side: keys an operator freed, worked off by the owner of their lane.
 
 -- name: relay_held.due
-select topic, key, bucket % :lane_count from {held_key}
+select topic, key, bucket % :lane_count from {held_key} k
 where side = 'relay' and consumer = '' and state <> 'parked'
   and coalesce(due_at, 0) <= cast((julianday('now') - 2440587.5) * 86400000 as integer)
   and bucket % :lane_count in (select value from json_each(:lanes))
   and topic not in (select value from json_each(:without))
+  and not exists (select 1 from {pause} p
+                  where p.kind = 'key' and p.topic = k.topic and p.key = k.key and p.consumer = '')
 order by coalesce(due_at, 0), since
 limit :limit;
 

@@ -22,16 +22,25 @@ on conflict (side, consumer, topic, held_key, event_id) do nothing;
 -- name: held.next_due
 select max(0, min(max(coalesce(due_at, 0), expires_at))
               - cast((julianday('now') - 2440587.5) * 86400000 as integer)) / 1000.0
-from {held_key}
+from {held_key} k
 where side = :side and consumer = :consumer and state <> 'parked'
+  and not exists (select 1 from {pause} p
+                  where p.kind = 'consumer' and p.consumer = :consumer
+                     or p.kind = 'topic' and p.topic = k.topic
+                     or p.kind = 'key' and p.topic = k.topic and p.key = k.key and p.consumer = :consumer)
 having count(*) > 0;
 
 -- name: held.due
+-- What somebody paused waits, whatever its state; resumed, it is due.
 select topic, key, alone, epoch, attempts, holder is not null
-from {held_key}
+from {held_key} k
 where side = :side and consumer = :consumer and state <> 'parked'
   and coalesce(due_at, 0) <= cast((julianday('now') - 2440587.5) * 86400000 as integer)
   and expires_at <= cast((julianday('now') - 2440587.5) * 86400000 as integer)
+  and not exists (select 1 from {pause} p
+                  where p.kind = 'consumer' and p.consumer = :consumer
+                     or p.kind = 'topic' and p.topic = k.topic
+                     or p.kind = 'key' and p.topic = k.topic and p.key = k.key and p.consumer = :consumer)
 order by coalesce(due_at, 0), since
 limit :limit;
 

@@ -26,6 +26,10 @@ select seq, key, event_id from {outbox} where bucket is null order by seq limit 
 -- name: mark.bucket
 update {outbox} set bucket = :bucket where seq = :seq;
 
+-- name: mark.horizon
+-- Asked before a page that may come back empty because what is there belongs to other lanes or to paused topics.
+select (select seq from {outbox} where settled_at is null and seq > :floor order by seq desc limit 1), 0;
+
 -- name: mark.settle
 update {outbox} set settled_at = cast((julianday('now') - 2440587.5) * 86400000 as integer), outcome = :outcome
 where seq in (select value from json_each(:seqs)) and settled_at is null;
@@ -43,7 +47,7 @@ on conflict (side, consumer, topic, held_key, event_id) do nothing;
 
 -- name: relay_held.key
 insert into {held_key} (side, topic, key, alone, bucket, state, reason, error_type)
-values ('relay', :topic, :key, :alone, :bucket, 'parked', :reason, :code)
+values ('relay', :topic, :key, :alone, :bucket, :state, :reason, :code)
 on conflict (side, consumer, topic, key) do nothing;
 
 -- name: relay_held.lock
