@@ -1,8 +1,11 @@
-"""Named points where a test or the demo may kill or freeze this very process, for real.
+"""Named points where a test or the demo may kill, freeze or cut off this very process, for real.
 
 ``RELEVO_PROBE="relay.confirmed=kill:3"`` sends SIGKILL to the process at the third visit of that point,
-``=freeze:1`` SIGSTOP. Without the variable a probe costs one comparison. A test that kills can so prove that it killed
-in the section it meant.
+``=freeze:1`` SIGSTOP, ``=cut:1`` shuts down all its TCP connections. Without the variable a probe costs one comparison.
+A test that kills can so prove that it killed in the section it meant.
+
+The part of a name before its dot says who passes the point: ``part_of``. The crash matrix
+(``tests/faults/test_crash_matrix.py``) has a row for every point here, and fails for one that no scenario reaches.
 """
 
 from __future__ import annotations
@@ -10,8 +13,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+from typing import Literal, TypeAlias
 
 from relevo.errors import ConfigError
+
+Action: TypeAlias = Literal["kill", "freeze", "cut"]
+ACTIONS: tuple[Action, ...] = ("kill", "freeze", "cut")
 
 KNOWN = {
     "relay.taken": "a page was read, nothing is sent",
@@ -43,29 +51,37 @@ KNOWN = {
     "mover.committed": "scheduled messages were moved and committed",
 }
 
-_ACTIONS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+_SAID = {"kill": "SIGKILL", "freeze": "SIGSTOP", "cut": "CUT"}
+_DRAINING = ("relay.draining", "relay.drain_sent", "relay.drained")
 
 
-def _armed(text: str | None) -> dict[str, tuple[signal.Signals, int]]:
-    armed: dict[str, tuple[signal.Signals, int]] = {}
+def part_of(name: str) -> str:
+    """Which part of the system passes the point: ``relay``, ``consumer``, ``redrive`` (the relay, when an operator
+    freed keys), ``effect``, ``mover``, …"""
+    return "redrive" if name in _DRAINING else name.partition(".")[0]
+
+
+def _armed(text: str | None) -> dict[str, tuple[str, int]]:
+    armed: dict[str, tuple[str, int]] = {}
     for part in filter(None, (text or "").split(",")):
         name, _, action = part.partition("=")
         verb, _, visit = action.partition(":")
-        if name not in KNOWN or verb not in _ACTIONS or not (visit or "1").isdigit():
+        if name not in KNOWN or verb not in ACTIONS or not (visit or "1").isdigit():
             raise ConfigError(
-                f"RELEVO_PROBE={part!r} is not understood: write POINT=kill:N or POINT=freeze:N, with a point of "
-                f"{', '.join(sorted(KNOWN))}"
+                f"RELEVO_PROBE={part!r} is not understood: write POINT=kill:N, POINT=freeze:N or POINT=cut:N, with a "
+                f"point of {', '.join(sorted(KNOWN))}"
             )
-        armed[name] = (_ACTIONS[verb], int(visit or 1))
+        armed[name] = (verb, int(visit or 1))
     return armed
 
 
 _points = _armed(os.environ.get("RELEVO_PROBE"))
 _visits: dict[str, int] = {}
+_lock = threading.Lock()
 
 
 def probe(name: str) -> None:
-    """Pass the point ``name``, one of ``KNOWN``."""
+    """Pass the point ``name``, one of ``KNOWN``. From any thread."""
     if _points:
         _visit(name)
 
@@ -74,7 +90,17 @@ def _visit(name: str) -> None:
     if name not in _points:
         return
     action, at = _points[name]
-    _visits[name] = _visits.get(name, 0) + 1
-    if _visits[name] == at:
-        print(f"probe {name}: {action.name}", file=sys.stderr, flush=True)  # noqa: T201 - proof for whoever armed it
-        os.kill(os.getpid(), action)
+    with _lock:  # handlers pass it in several threads; one of them is the Nth
+        visit = _visits[name] = _visits.get(name, 0) + 1
+    if visit == at:
+        print(f"probe {name}: {_SAID[action]}", file=sys.stderr, flush=True)  # noqa: T201 - proof for whoever armed it
+        _act(action)
+
+
+def _act(action: str) -> None:
+    if action == "cut":
+        from relevo.runtime.cutting import cut_connections
+
+        print(f"cut {cut_connections()} connections", file=sys.stderr, flush=True)  # noqa: T201
+    else:
+        os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
