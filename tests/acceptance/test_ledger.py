@@ -19,6 +19,7 @@ from relevo.brokers import broker_for
 from tests.support.ledger.account import Account, take_account
 from tests.support.ledger.run import LedgerRun, Plan
 from tests.support.private_kafka import PrivateKafka, private_kafka
+from tests.support.private_rabbitmq import PrivateRabbitMQ, private_rabbitmq
 from tests.support.waiting import eventually_sync
 
 KAFKA_OPTIONS = '"session.timeout.ms" = 6000, "heartbeat.interval.ms" = 1500'
@@ -28,6 +29,19 @@ def on_kafka(database: str, broker: str, **sizes: object) -> Plan:
     topic = f"ledger.{secrets.token_hex(6)}"
     asyncio.run(broker_for(broker).ensure_topics([topic]))
     return Plan(database=database, broker=broker, broker_options=KAFKA_OPTIONS, topic=topic, **sizes)  # type: ignore[arg-type]
+
+
+def on_rabbitmq(database: str, url: str, **sizes: object) -> Plan:
+    topic = f"ledger.{secrets.token_hex(6)}"
+
+    async def prepare() -> None:
+        broker = broker_for(url)
+        await broker.ensure_topics([topic])
+        # A queue keeps messages from its declaration on; before that they would be unroutable.
+        await (await broker.subscribe("books", [topic])).aclose()
+
+    asyncio.run(prepare())
+    return Plan(database=database, broker=url, broker_options="member_timeout_s = 2.0", topic=topic, **sizes)  # type: ignore[arg-type]
 
 
 def on_embedded(folder: Path, **sizes: object) -> Plan:
@@ -60,6 +74,15 @@ def test_ledger_on_postgres_and_kafka(
 ) -> None:
     """FAILURES rows 1, 2, 3, 11, 14, 32: 4 writers with rollbacks and late commits, 2 relays, 2 consumers, 6 kills."""
     account = play(on_kafka(pg_database, kafka_url, transactions=500, kills=6), tmp_path, capsys)
+    assert account.committed > 2000
+
+
+@pytest.mark.xdist_group("heavy")
+def test_ledger_on_postgres_and_rabbitmq(
+    pg_database: str, rabbitmq_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FAILURES rows 1, 2, 3, 11, 14, 32: as above, on queues."""
+    account = play(on_rabbitmq(pg_database, rabbitmq_url, transactions=500, kills=6), tmp_path, capsys)
     assert account.committed > 2000
 
 
@@ -113,18 +136,26 @@ def own_kafka(kafka_url: str, tmp_path: Path) -> Iterator[PrivateKafka]:
         yield kafka
 
 
-def outage(plan: Plan, folder: Path, kafka: PrivateKafka, seconds: float) -> Account:
-    """Stop Kafka in the middle for a while. Nothing may be parked, no attempt spent; it must drain by itself."""
+@pytest.fixture
+def own_rabbitmq(rabbitmq_url: str, tmp_path: Path) -> Iterator[PrivateRabbitMQ]:
+    with private_rabbitmq(
+        tmp_path / "rabbitmq", 27_000 + int.from_bytes(secrets.token_bytes(1), "big") * 10
+    ) as rabbitmq:
+        yield rabbitmq
+
+
+def outage(plan: Plan, folder: Path, server: PrivateKafka | PrivateRabbitMQ, seconds: float) -> Account:
+    """Stop the broker in the middle for a while. Nothing may be parked, no attempt spent; it must drain by itself."""
     with LedgerRun(plan, folder) as run:
 
         def stop_and_start() -> None:
             eventually_sync(lambda: take_account(plan.database).effects > 200, what="events flow", timeout_s=60)
-            kafka.stop()
+            server.stop()
             before = take_account(plan.database)
             threading.Event().wait(seconds)  # the outage itself
             during = take_account(plan.database)
             assert during.parked == 0 and during.attempts == before.attempts
-            kafka.start()
+            server.start()
 
         failure: list[BaseException] = []
 
@@ -154,6 +185,37 @@ def test_kafka_stopped_in_the_middle(
     with capsys.disabled():
         account = outage(plan, tmp_path, own_kafka, seconds=5)
     assert account.attempts == 0
+
+
+@pytest.mark.xdist_group("heavy")
+def test_rabbitmq_stopped_in_the_middle(
+    pg_database: str, own_rabbitmq: PrivateRabbitMQ, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FAILURES row 16 (short form): RabbitMQ is away for seconds under load: 0 parked, attempts unchanged."""
+    plan = on_rabbitmq(pg_database, own_rabbitmq.url, transactions=400, kills=0, patience_s=150.0)
+    with capsys.disabled():
+        account = outage(plan, tmp_path, own_rabbitmq, seconds=5)
+    assert account.attempts == 0
+
+
+@pytest.mark.soak
+def test_full_ledger_on_postgres_and_rabbitmq(
+    pg_database: str, rabbitmq_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The full form on queues."""
+    plan = on_rabbitmq(pg_database, rabbitmq_url, transactions=4500, kills=24, kill_every_s=2.5, patience_s=900.0)
+    assert play(plan, tmp_path, capsys).committed >= 20_000
+
+
+@pytest.mark.soak
+def test_rabbitmq_stopped_for_two_minutes(
+    pg_database: str, own_rabbitmq: PrivateRabbitMQ, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FAILURES row 16: RabbitMQ is stopped for 120 s in the middle of 20,000 events."""
+    plan = on_rabbitmq(pg_database, own_rabbitmq.url, transactions=4500, kills=0, patience_s=900.0)
+    with capsys.disabled():
+        account = outage(plan, tmp_path, own_rabbitmq, seconds=120)
+    assert account.committed >= 20_000
 
 
 @pytest.mark.soak

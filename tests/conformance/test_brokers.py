@@ -14,6 +14,7 @@ import pytest
 
 from relevo.brokers import broker_for
 from tests.support.private_kafka import PrivateKafka, private_kafka
+from tests.support.private_rabbitmq import PrivateRabbitMQ, private_rabbitmq
 
 pytest.register_assert_rewrite("relevo.testing.broker_conformance", "relevo.testing.broker_processes")
 
@@ -26,6 +27,14 @@ def own_kafka(kafka_url: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     with private_kafka(tmp_path_factory.mktemp("kafka"), 25_000 + 100 * worker) as kafka:
         yield kafka
+
+
+@pytest.fixture(scope="module")
+def own_rabbitmq(rabbitmq_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateRabbitMQ]:
+    """Beside ``rabbitmq_url``, as above."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    with private_rabbitmq(tmp_path_factory.mktemp("rabbitmq"), 26_000 + 100 * worker) as rabbitmq:
+        yield rabbitmq
 
 
 class TestEmbedded(BrokerConformance):
@@ -64,27 +73,37 @@ class TestKafka(BrokerConformance):
         return Frozen(own_kafka) if request.param == "frozen" else Killed(own_kafka)
 
 
-class Frozen:
-    """Kafka keeps its connections and does not answer."""
+class TestRabbitMQ(BrokerConformance):
+    @pytest.fixture
+    def make_broker(self, rabbitmq_url: str) -> Any:
+        return functools.partial(broker_for, rabbitmq_url, {"member_timeout_s": 2.0})
 
-    def __init__(self, kafka: PrivateKafka) -> None:
-        self._kafka = kafka
+    @pytest.fixture(params=["frozen", "killed"])
+    def outage(self, own_rabbitmq: PrivateRabbitMQ, request: pytest.FixtureRequest) -> Any:
+        return Frozen(own_rabbitmq) if request.param == "frozen" else Killed(own_rabbitmq)
+
+
+class Frozen:
+    """The server keeps its connections and does not answer."""
+
+    def __init__(self, server: PrivateKafka | PrivateRabbitMQ) -> None:
+        self._server = server
 
     def make_broker(self) -> Any:
-        return broker_for(self._kafka.url, {"send_timeout_s": 2.0})
+        return broker_for(self._server.url, {"send_timeout_s": 2.0})
 
     async def begin(self) -> None:
-        self._kafka.freeze()
+        self._server.freeze()
 
     async def end(self) -> None:
-        self._kafka.thaw()
+        self._server.thaw()
 
 
 class Killed(Frozen):
-    """Kafka's process is gone; connections are refused until it is started again."""
+    """The server's process is gone; connections are refused until it is started again."""
 
     async def begin(self) -> None:
-        self._kafka.kill()
+        await asyncio.to_thread(self._server.kill)
 
     async def end(self) -> None:
-        await asyncio.to_thread(self._kafka.start)
+        await asyncio.to_thread(self._server.start)

@@ -26,7 +26,12 @@ class FakeBroker:
     """``shards`` logs. The first subscription owns them all; ``assign`` moves one."""
 
     capabilities = BrokerCapabilities(
-        prefix_safe=True, ordered_by_key=True, keeps_history=True, message_bytes_max=None, across_machines=False
+        prefix_safe=True,
+        ordered_by_key=True,
+        keeps_history=True,
+        settles_each=False,
+        message_bytes_max=None,
+        across_machines=False,
     )
     url = "fake:"
 

@@ -44,6 +44,7 @@ class FakePublisher:
             prefix_safe=self.prefix_safe,
             ordered_by_key=True,
             keeps_history=False,
+            settles_each=False,
             message_bytes_max=None,
             across_machines=True,
         )

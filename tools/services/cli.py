@@ -9,7 +9,8 @@
   run [NAME...] -- COMMAND...           up, run the command with the URLs in its environment, stop what it started
 
 URLs are NAME=value lines on stdout, everything else goes to stderr. A service whose variable
-(RELEVO_TEST_POSTGRES_URL, RELEVO_TEST_KAFKA_URL, RELEVO_TEST_RABBITMQ_URL) is already set is yours: it is used and never touched.
+(RELEVO_TEST_POSTGRES_URL, RELEVO_TEST_KAFKA_URL, RELEVO_TEST_RABBITMQ_URL) is already set is yours: it is used and
+never touched.
 """
 
 from __future__ import annotations

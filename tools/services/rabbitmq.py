@@ -1,4 +1,4 @@
-"""RabbitMQ from Debian's package, with an epmd of its own: the one RabbitMQ would start outlives it, on everybody's port."""
+"""RabbitMQ from Debian's package, with an epmd of its own: RabbitMQ's would outlive it, on everybody's port."""
 
 from __future__ import annotations
 

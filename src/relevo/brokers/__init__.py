@@ -15,6 +15,8 @@ Options = Mapping[str, str | int | float | bool]
 ADAPTERS: Final[Mapping[str, str]] = {
     "embedded": "relevo.brokers.embedded",
     "kafka": "relevo.brokers.kafka",
+    "amqp": "relevo.brokers.rabbitmq",
+    "amqps": "relevo.brokers.rabbitmq",
 }
 """Scheme to package. The package has ``NAME``, ``CAPABILITIES`` and ``open_broker(url, options)``; importing it loads
 no third-party client."""
@@ -34,7 +36,7 @@ def broker_for(url: str, options: Options | None = None) -> Broker:
 
 def capabilities_table() -> str:
     """A Markdown table of what each broker can do, from the adapters' own data."""
-    adapters = [importlib.import_module(package) for package in ADAPTERS.values()]
+    adapters = [importlib.import_module(package) for package in dict.fromkeys(ADAPTERS.values())]
     rows = [
         "| capability | " + " | ".join(adapter.NAME for adapter in adapters) + " |",
         "|---|" + "---|" * len(adapters),

@@ -20,7 +20,12 @@ class BrokerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     keeps one unconfirmed message per key."""
     ordered_by_key: bool
     keeps_history: bool
-    """Positions can be read again after they were settled."""
+    """Positions can be read again after they were settled, and a group that is new finds what was sent before it. Where
+    this is false a message is kept for the groups there were when it was sent, and one that nobody waits for is
+    rejected as ``unroutable``."""
+    settles_each: bool
+    """Each message is settled by itself. Where this is false a contiguous prefix is, and what was settled behind an
+    unsettled message comes again with it."""
     message_bytes_max: int | None
     """The broker's own default limit for payload, key and headers; ``None`` where it is the topic's."""
     across_machines: bool
@@ -84,7 +89,7 @@ class Subscription(Protocol):
         """
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
-        """These are done. Any order; a log commits the contiguous prefix of each shard, soon but not at once.
+        """These are done. Any order, soon but not at once; a log commits the contiguous prefix of each shard.
         Deliveries of a shard that was taken away are ignored: its new owner goes on from what was settled."""
 
     async def flush(self) -> None:
@@ -127,7 +132,7 @@ class Broker(Protocol):
 
     async def subscribe(self, consumer: str, topics: Sequence[str], *, from_start: bool = True) -> Subscription:
         """Join the group ``consumer`` on ``topics``. A new group begins at the oldest message unless ``from_start`` is
-        false."""
+        false; where the broker keeps no history, it begins now either way."""
 
     async def ensure_topics(self, topics: Sequence[str]) -> Sequence[str]:
         """Create the topics that are missing, for development, demo and tests; returns those created."""

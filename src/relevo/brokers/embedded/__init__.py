@@ -16,6 +16,7 @@ CAPABILITIES: Final = BrokerCapabilities(
     prefix_safe=True,
     ordered_by_key=True,
     keeps_history=True,
+    settles_each=False,
     message_bytes_max=MESSAGE_BYTES_MAX,
     across_machines=False,
 )

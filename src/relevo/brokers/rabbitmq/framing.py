@@ -1,0 +1,92 @@
+"""Messages as AMQP 0-9-1 carries them: the CloudEvents attributes of ``relevo.wire`` as headers, and properties.
+
+Beyond those: ``ce_partitionkey`` is the key, as bytes (absent for none, empty for ``b""``); ``ce_tombstone`` tells a
+payload of ``None`` from an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import uuid4
+
+from relevo import wire
+from relevo.clients.aio_pika import properties
+from relevo.message import Message
+
+KEY: Final = "ce_partitionkey"
+TOMBSTONE: Final = "ce_tombstone"
+PERSISTENT: Final = 2
+_BROKERS_OWN: Final = frozenset({"x-delivery-count", "x-acquired-count", KEY, TOMBSTONE})
+_BINDING: Final = ("cloudEvents:", "cloudEvents_")
+"""Prefixes of the CloudEvents binding for AMQP, which strangers may use."""
+
+
+def to_properties(message: Message, source: bytes) -> Any:
+    headers: dict[str, Any] = {}
+    for name, value in wire.encode(message, source):
+        if name != "content-type":
+            headers[name] = value.decode()
+    if message.key is not None:
+        headers[KEY] = bytearray(message.key)  # a byte array; ``bytes`` would become text
+    if message.payload is None:
+        headers[TOMBSTONE] = True
+    return properties(
+        message_id=str(message.event_id),
+        content_type=message.content_type,
+        delivery_mode=PERSISTENT,
+        message_type=message.type,
+        timestamp=message.created_at,
+        headers=headers,
+    )
+
+
+def to_message(topic: str, delivered: Any, shard: str, position: int) -> Message:
+    """Never raises for a stranger's message. One without any id gets a random one, new at each delivery: a queue has no
+    positions to derive it from."""
+    given = delivered.header.properties
+    raw: Mapping[str, Any] = given.headers or {}
+    headers: dict[str, bytes] = {}
+    for name, value in raw.items():
+        if name in _BROKERS_OWN:
+            continue
+        if name.startswith(_BINDING):
+            name = "ce_" + name[len("cloudEvents:") :]
+        headers[name] = _bytes(value)
+    if not headers.get("ce_id"):
+        headers["ce_id"] = (given.message_id or str(uuid4())).encode()
+    if "ce_type" not in headers and given.message_type:
+        headers["ce_type"] = given.message_type.encode()
+    if given.content_type:
+        headers["content-type"] = given.content_type.encode()
+    key = raw.get(KEY)
+    return wire.decode(
+        topic,
+        None if key is None else _bytes(key),
+        None if raw.get(TOMBSTONE) and not delivered.body else bytes(delivered.body),
+        list(headers.items()),
+        arrived_at=_time(given.timestamp),
+        shard=shard,
+        position=position,
+    )
+
+
+def _bytes(value: Any) -> bytes:
+    match value:
+        case bytes() | bytearray():
+            return bytes(value)
+        case str():
+            return value.encode("utf-8", "surrogateescape")
+        case None:
+            return b""
+        case datetime():
+            return value.isoformat().encode()
+        case _:
+            return str(value).encode()
+
+
+def _time(timestamp: datetime | None) -> datetime:
+    if timestamp is None:
+        return datetime.now(UTC)
+    return timestamp.astimezone(UTC) if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)

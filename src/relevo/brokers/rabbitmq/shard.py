@@ -1,0 +1,99 @@
+"""One queue while we consume it: a channel of its own, so that letting go of it gives everything unsettled back at once
+and in order. (``basic.cancel`` would make the next consumer active while we still hold messages.)"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from relevo.brokers.rabbitmq.framing import to_message
+from relevo.brokers.rabbitmq.topology import shard_name
+from relevo.ports.broker import Delivery
+
+
+class Shard:
+    """``arrived``: delivered by the server, not taken. ``returned``: handed back, to be taken before those.
+    ``leaving``: being given up; what was taken can still be settled. ``unsaid``: acks were written since the
+    last ``flush``. Positions only grow, also over generations: the server numbers deliveries, not messages."""
+
+    __slots__ = (
+        *("_done", "_tags", "arrived", "channel", "generation", "leaving", "name", "number", "position", "queue"),
+        *("returned", "topic", "unsaid"),
+    )
+
+    def __init__(self, topic: str, number: int, queue: str, channel: Any, generation: int, position: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.name = shard_name(topic, number)
+        self.queue = queue
+        self.channel = channel
+        self.generation = generation
+        self.position = position
+        self.arrived: deque[Any] = deque()
+        self.returned: list[Delivery] = []
+        self.leaving = False
+        self.unsaid = False
+        self._tags: dict[int, int] = {}  # position → delivery tag, of what was taken and is not settled; in order
+        self._done: set[int] = set()
+
+    async def consume(self, prefetch: int, news: Callable[[], None]) -> None:
+        async def arrived(delivered: Any) -> None:
+            self.arrived.append(delivered)
+            news()
+
+        await self.channel.basic_qos(prefetch_count=prefetch)
+        await self.channel.basic_consume(self.queue, arrived)
+
+    @property
+    def held(self) -> int:
+        """Messages the server has given us and that are not settled."""
+        return len(self.arrived) + len(self._tags) - len(self._done)
+
+    def take(self, count: int) -> list[Delivery]:
+        found = self.returned[:count]
+        del self.returned[:count]
+        while self.arrived and len(found) < count:
+            found.append(self._deliver(self.arrived.popleft()))
+        return found
+
+    def hand_back(self, delivery: Delivery) -> None:
+        if delivery.position not in self._tags or delivery.position in self._done:
+            return
+        place = bisect.bisect_left(self.returned, delivery.position, key=lambda other: other.position)
+        if self.returned[place : place + 1] != [delivery]:
+            self.returned.insert(place, delivery)
+
+    async def settle(self, positions: Sequence[int]) -> None:
+        """Acknowledge; what is a contiguous prefix of all that was taken goes in one frame."""
+        tags, done = self._tags, self._done
+        fresh = [position for position in positions if position in tags and position not in done]
+        if not fresh:
+            return
+        done.update(fresh)
+        up_to = 0
+        for position in list(tags):
+            if position not in done:
+                break
+            up_to = tags.pop(position)
+            done.discard(position)
+        self.unsaid = True
+        if up_to:
+            await self.channel.basic_ack(up_to, multiple=True, wait=False)
+        for position in fresh:
+            if position in done:  # behind something unsettled
+                await self.channel.basic_ack(tags.pop(position), wait=False)
+                done.discard(position)
+
+    def _deliver(self, delivered: Any) -> Delivery:
+        self.position += 1
+        frame = delivered.delivery
+        self._tags[self.position] = frame.delivery_tag
+        return Delivery(
+            message=to_message(self.topic, delivered, self.name, self.position),
+            shard=self.name,
+            position=self.position,
+            generation=self.generation,
+            redelivered=frame.redelivered,
+        )

@@ -1,0 +1,309 @@
+"""A consumer's queues, consumed by one member: which of them are ours, what arrived, what was settled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from relevo.brokers.rabbitmq import topology
+from relevo.brokers.rabbitmq.group import Group
+from relevo.brokers.rabbitmq.options import RabbitOptions
+from relevo.brokers.rabbitmq.shard import Shard
+from relevo.clients.aio_pika import aiormq, close, connect, let_go, place_of
+from relevo.errors import ConfigError, MisuseError, RelevoError, UnreachableError
+from relevo.ports.broker import Delivery
+
+log = logging.getLogger("relevo.brokers.rabbitmq")
+
+RPC_TIMEOUT_S: Final = 10.0
+REVOKE_TIMEOUT_S: Final = 30.0
+RECONNECT_MAX_S: Final = 1.0
+LOOK_EVERY_S: Final = 0.1
+"""At a queue that will be ours and is still consumed by somebody else."""
+MISSING_EVERY_S: Final = 2.0
+"""At topics that do not exist."""
+
+Revoked = Callable[[Sequence[str]], Awaitable[None]]
+
+
+class RabbitSubscription:
+    """The ``Subscription`` port. ``hand_back`` keeps the messages here: they are still ours and unsettled, and their
+    order is not left to a requeue."""
+
+    def __init__(self, url: str, options: RabbitOptions, consumer: str, topics: Sequence[str], commands: bool) -> None:
+        self._url = url
+        self._options = options
+        self._consumer = consumer
+        self._commands = commands
+        self._missing = set(topics)
+        self._there: set[str] = set()
+        self._shards: dict[str, Shard] = {}
+        self._positions: dict[str, int] = {}
+        self._generation = 0
+        self._connection: Any = None
+        self._group = Group(consumer, topics, options.member_timeout_s, self._stir_up)
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._stir = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+        self._revoked: Revoked | None = None
+        self._problem: RelevoError | None = None
+        self._paused = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Declare the queues: messages are kept for this consumer from now on. Raises ``UnreachableError`` or
+        ``ConfigError``."""
+        await self._connect()
+        self._worker = asyncio.create_task(self._keep_going(), name=f"relevo-rabbitmq-{self._consumer}")
+
+    async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
+        if self._closed:
+            raise MisuseError("this subscription is closed")
+        deadline = self._loop.time() + timeout_s
+        while not self._closed:
+            self._news.clear()
+            if not self._paused and (found := self._take(max_messages)):
+                return found
+            if self._problem is not None:
+                raise type(self._problem)(str(self._problem))
+            if self._missing:
+                raise ConfigError(
+                    f"RabbitMQ has no exchange for {', '.join(sorted(self._missing))}: create the topic first"
+                )
+            left_s = deadline - self._loop.time()
+            if left_s <= 0:
+                return []
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._news.wait()
+        return []
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        by_shard: dict[str, list[int]] = {}
+        for delivery in deliveries:
+            if self.owns(delivery):
+                by_shard.setdefault(delivery.shard, []).append(delivery.position)
+        for name, positions in by_shard.items():
+            shard = self._shards.get(name)
+            if shard is not None:
+                with contextlib.suppress(OSError, RuntimeError, aiormq().exceptions.AMQPError):  # lost: they come again
+                    await shard.settle(positions)
+
+    async def flush(self) -> None:
+        for shard in list(self._shards.values()):
+            if shard.unsaid:
+                shard.unsaid = False
+                # Acknowledgements have no answer; one to a later question on the channel says they were read.
+                await self._ask(shard)
+
+    async def hand_back(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            if self.owns(delivery):
+                self._shards[delivery.shard].hand_back(delivery)
+        self._news.set()
+
+    def pause(self) -> None:
+        self._paused = True  # what arrives waits here, up to the prefetch
+
+    def resume(self) -> None:
+        self._paused = False
+        self._news.set()
+
+    def owns(self, delivery: Delivery) -> bool:
+        shard = self._shards.get(delivery.shard)
+        return shard is not None and shard.generation == delivery.generation
+
+    def on_revoke(self, callback: Revoked) -> None:
+        self._revoked = callback
+
+    async def lag(self) -> Mapping[str, int]:
+        found = {}
+        for shard in list(self._shards.values()):
+            if not shard.leaving:
+                found[shard.name] = await self._ask(shard) + shard.held
+        return found
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._news.set()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.wait([self._worker])
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        with contextlib.suppress(TimeoutError, OSError, RuntimeError, aiormq().exceptions.AMQPError):
+            async with asyncio.timeout(RPC_TIMEOUT_S):
+                await asyncio.gather(*[shard.channel.close() for shard in self._shards.values()])
+                await self._group.tell(leaving=True)
+        self._shards.clear()
+        await close(connection)
+
+    # -- the connection, kept ------------------------------------------------------------------------------------------
+
+    async def _keep_going(self) -> None:
+        delay_s = 0.05
+        while True:
+            try:
+                if self._connection is None:
+                    await self._connect()
+                self._problem = None
+                delay_s = 0.05
+                await self._work()
+            except ConfigError as error:
+                self._problem = error
+            except (TimeoutError, OSError, RuntimeError, RelevoError, aiormq().exceptions.AMQPError) as error:
+                if self._problem is None:
+                    log.warning("consumer %s: lost RabbitMQ (%s); reconnecting", self._consumer, type(error).__name__)
+                self._problem = UnreachableError(
+                    f"RabbitMQ at {place_of(self._url)} does not answer ({type(error).__name__})"
+                )
+            self._lost()
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RECONNECT_MAX_S)
+
+    async def _connect(self) -> None:
+        connection = await connect(self._url, timeout_s=self._options.connect_timeout_s, name="relevo-consumer")
+        try:
+            async with asyncio.timeout(RPC_TIMEOUT_S):
+                await self._declare(connection, self._missing | self._there)
+        except ConfigError:
+            await close(connection)
+            raise
+        except (TimeoutError, OSError, RuntimeError, aiormq().exceptions.AMQPError) as error:
+            let_go(connection)
+            raise UnreachableError(f"RabbitMQ at {place_of(self._url)}: {type(error).__name__}") from error
+        self._connection = connection
+
+    async def _declare(self, connection: Any, topics: set[str]) -> None:
+        for topic in sorted(topics):
+            if await topology.exists(connection, topic):
+                await topology.declare_queues(connection, self._consumer, topic, self._options, self._commands)
+                self._missing.discard(topic)
+                self._there.add(topic)
+            else:
+                self._missing.add(topic)
+                self._there.discard(topic)
+
+    async def _work(self) -> None:
+        """Have what is ours, until the connection breaks."""
+        connection = self._connection
+        await self._group.join(connection)
+        telling = asyncio.create_task(self._group.keep_telling())
+        missing_at = self._loop.time() + MISSING_EVERY_S
+        try:
+            while not connection.is_closed and not telling.done():
+                self._stir.clear()
+                waiting = await self._balance(connection)
+                if self._missing and self._loop.time() > missing_at:
+                    async with asyncio.timeout(RPC_TIMEOUT_S):
+                        await self._declare(connection, set(self._missing))
+                    missing_at = self._loop.time() + MISSING_EVERY_S
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY_S if waiting else 0.5):
+                        await self._stir.wait()
+                if any(shard.channel.is_closed for shard in self._shards.values()):
+                    raise ConnectionError("a channel was closed")
+            raise ConnectionError("the connection was closed")
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+            if not telling.cancelled():
+                telling.exception()
+
+    async def _balance(self, connection: Any) -> bool:
+        """Let go of what is not ours any more, take what is; whether some of it is still somebody else's."""
+        mine = self._group.mine(topology.shards(sorted(self._there), self._options.queues))
+        wanted = {topology.shard_name(topic, number): (topic, number) for topic, number in mine}
+        leaving = [shard for name, shard in self._shards.items() if name not in wanted]
+        if leaving:
+            await self._leave(leaving)
+        waiting = False
+        for name, (topic, number) in wanted.items():
+            if name not in self._shards:
+                async with asyncio.timeout(RPC_TIMEOUT_S):
+                    waiting = not await self._attach(connection, topic, number) or waiting
+        return waiting
+
+    async def _attach(self, connection: Any, topic: str, number: int) -> bool:
+        queue = topology.queue_name(self._consumer, topic, number)
+        channel = await connection.channel(publisher_confirms=False)
+        declared = await channel.queue_declare(queue, passive=True)
+        if declared.consumer_count:
+            await channel.close()
+            return False
+        self._generation += 1
+        name = topology.shard_name(topic, number)
+        shard = Shard(topic, number, queue, channel, self._generation, self._positions.get(name, 0))
+        channel.on_consumer_cancel_callbacks.add(self._cancelled)
+        await shard.consume(self._options.prefetch, self._news.set)
+        self._shards[name] = shard
+        return True
+
+    def _cancelled(self, frame: Any) -> None:
+        """The server ended a consumer: its queue was deleted, or its leader moved. Begin anew."""
+        if self._connection is not None:
+            log.warning("consumer %s: RabbitMQ cancelled a consumer; starting again", self._consumer)
+            let_go(self._connection)
+            self._stir.set()
+
+    async def _leave(self, shards: Sequence[Shard]) -> None:
+        for shard in shards:
+            shard.leaving = True
+        if self._revoked is not None:
+            try:
+                async with asyncio.timeout(REVOKE_TIMEOUT_S):
+                    await self._revoked([shard.name for shard in shards])
+            except Exception:
+                log.exception("consumer %s: the callback for revoked shards failed", self._consumer)
+        for shard in shards:
+            self._drop(shard)
+        async with asyncio.timeout(RPC_TIMEOUT_S):
+            await asyncio.gather(*[shard.channel.close() for shard in shards])
+        await self._group.tell()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _take(self, max_messages: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        for name in list(self._shards):
+            shard = self._shards[name]
+            if shard.leaving or not (shard.arrived or shard.returned):
+                continue
+            self._shards[name] = self._shards.pop(name)  # every shard is the first one at some time
+            found.extend(shard.take(max_messages - len(found)))
+            if len(found) >= max_messages:
+                break
+        return found
+
+    async def _ask(self, shard: Shard) -> int:
+        """How many messages wait in the queue, undelivered."""
+        try:
+            async with asyncio.timeout(RPC_TIMEOUT_S):
+                declared = await shard.channel.queue_declare(shard.queue, passive=True)
+        except (TimeoutError, OSError, RuntimeError, aiormq().exceptions.AMQPError) as error:
+            raise UnreachableError(
+                f"RabbitMQ at {place_of(self._url)} does not answer ({type(error).__name__})"
+            ) from None
+        return int(declared.message_count)
+
+    def _drop(self, shard: Shard) -> None:
+        self._positions[shard.name] = shard.position
+        self._shards.pop(shard.name, None)
+
+    def _lost(self) -> None:
+        for shard in list(self._shards.values()):
+            self._drop(shard)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            let_go(connection)
+        self._news.set()
+
+    def _stir_up(self) -> None:
+        self._stir.set()

@@ -1,0 +1,134 @@
+"""Names, bindings and declarations: how a message finds the queue of its key. docs/decisions/0004 says why so.
+
+Per topic: a topic exchange of its name for events, and a direct exchange ``{topic}:commands``. The publisher hashes a
+key into one of 64 slots and puts it first in the routing key. Per consumer and topic: N quorum queues, each bound to
+the slots s with s mod N = its number. All this works on a stock server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from relevo.brokers.murmur2 import partition_of
+from relevo.brokers.rabbitmq.options import SLOTS, RabbitOptions
+from relevo.clients.aio_pika import aiormq
+from relevo.errors import ConfigError
+
+NAME_BYTES_MAX: Final = 255
+UNLIMITED: Final = 1_000_000_000
+"""``x-delivery-limit``: attempts are Relevo's to count, and RabbitMQ 4 drops a message after 20 deliveries unless told
+otherwise. The same number on every version, since redeclaring with another one is refused; -1 is not known to 3.x."""
+
+
+def slot_of(key: bytes) -> int:
+    return partition_of(key, SLOTS)
+
+
+def routing_key(slot: int, type_name: str) -> str:
+    """Of an event. A type may have 200 characters, a routing key 255."""
+    return f"s{slot:02d}.{type_name}"
+
+
+def command_key(slot: int) -> str:
+    return f"s{slot:02d}"
+
+
+def commands_of(topic: str) -> str:
+    """The direct exchange of a topic's commands. No topic can have this name: ``:`` is not allowed in one."""
+    return f"{topic}:commands"
+
+
+def queue_name(consumer: str, topic: str, number: int) -> str:
+    return f"{consumer}:{topic}:{number}"
+
+
+def meta_name(consumer: str, topic: str) -> str:
+    """A queue that is never used: its arguments remember N, since a server compares those when it is declared again."""
+    return f"relevo.meta:{consumer}:{topic}"
+
+
+def shard_name(topic: str, number: int) -> str:
+    return f"{topic}/{number}"
+
+
+async def exists(connection: Any, topic: str) -> bool:
+    """Whether the topic's exchange is there. A look costs a channel when it is not."""
+    channel = await connection.channel(publisher_confirms=False)
+    try:
+        await channel.exchange_declare(topic, passive=True)
+    except aiormq().exceptions.ChannelNotFoundEntity:
+        return False
+    await channel.close()
+    return True
+
+
+async def declare_topic(connection: Any, topic: str) -> None:
+    channel = await connection.channel(publisher_confirms=False)
+    try:
+        await channel.exchange_declare(topic, exchange_type="topic", durable=True)
+        await channel.exchange_declare(commands_of(topic), exchange_type="direct", durable=True)
+    except aiormq().exceptions.ChannelPreconditionFailed:
+        raise ConfigError(
+            f"an exchange {topic!r} is there already and is of another kind: Relevo needs a durable topic exchange. "
+            "Rename the topic, or delete that exchange"
+        ) from None
+    await channel.close()
+
+
+async def declare_queues(connection: Any, consumer: str, topic: str, options: RabbitOptions, commands: bool) -> None:
+    """The consumer's queues on ``topic``, and their bindings. Raises ``ConfigError`` when they are there otherwise."""
+    errors = aiormq().exceptions
+    longest = meta_name(consumer, topic)
+    if len(longest) > NAME_BYTES_MAX:
+        raise ConfigError(f"RabbitMQ: the queue name {longest!r} has more than {NAME_BYTES_MAX} characters")
+    count = options.queues
+    channel = await connection.channel(publisher_confirms=False)
+    try:
+        await channel.queue_declare(meta_name(consumer, topic), durable=True, arguments={"x-max-length": count})
+    except errors.ChannelPreconditionFailed:
+        found = await count_queues(connection, consumer, topic)
+        raise ConfigError(
+            f"consumer {consumer!r} has {found} queues on topic {topic!r}, and broker.options.queues says {count}: "
+            f"with another number, messages of a key would overtake each other. Set queues = {found}, or let the "
+            "queues run empty with the relay stopped, delete them, and begin anew"
+        ) from None
+    arguments: dict[str, Any] = {
+        "x-queue-type": "quorum",
+        "x-single-active-consumer": True,
+        "x-delivery-limit": UNLIMITED,
+        # A length set by a policy must never drop the oldest messages, which is the default.
+        "x-overflow": "reject-publish",
+    }
+    if options.queue_length_max:
+        arguments["x-max-length"] = options.queue_length_max
+    try:
+        for number in range(count):
+            await channel.queue_declare(queue_name(consumer, topic, number), durable=True, arguments=arguments)
+    except errors.ChannelPreconditionFailed:
+        raise ConfigError(
+            f"a queue of consumer {consumer!r} on topic {topic!r} was declared with other arguments: as "
+            "broker.options.queue_length_max was then, or not by Relevo. Restore that, or delete the queue when empty"
+        ) from None
+    for slot in range(SLOTS):
+        queue = queue_name(consumer, topic, slot % count)
+        await channel.queue_bind(queue, topic, f"s{slot:02d}.#")
+        if commands:
+            await channel.queue_bind(queue, commands_of(topic), command_key(slot))
+    await channel.close()
+
+
+async def count_queues(connection: Any, consumer: str, topic: str) -> int:
+    """How many queues the consumer really has."""
+    for number in range(SLOTS):
+        channel = await connection.channel(publisher_confirms=False)
+        try:
+            await channel.queue_declare(queue_name(consumer, topic, number), passive=True)
+        except aiormq().exceptions.ChannelNotFoundEntity:
+            return number
+        await channel.close()
+    return SLOTS
+
+
+def shards(topics: Sequence[str], count: int) -> list[tuple[str, int]]:
+    return [(topic, number) for topic in sorted(topics) for number in range(count)]
