@@ -24,6 +24,7 @@ from relevo.relay.engine import RelayEngine
 from relevo.relay.ownership import Ownership
 from relevo.settings import DatabaseSettings, RelaySettings, Settings
 from relevo.sources.mark.source import MarkSource
+from relevo.storage.pausing import Pauses
 from tests.support.schema import create_schema
 
 
@@ -165,6 +166,7 @@ async def running_relay(
     tick_s: float = 0.1,
     batch_max: int = 100,
     policy: Policy | None = None,
+    pauses: Pauses | None = None,
 ) -> AsyncIterator[Running]:
     """A relay engine with its ownership task, until the block ends; then a clean stop."""
     publisher = publisher if publisher is not None else FakePublisher()
@@ -177,6 +179,8 @@ async def running_relay(
     source = MarkSource(database, relay_id, 64, lease_s=lease_s)
     chosen = policy or Policy()
     engine = RelayEngine(database, source, publisher, ownership, settings, lambda topic: chosen)
+    if pauses is not None:
+        engine.take_pauses(pauses)
     stop = asyncio.Event()
     await ownership.tick()
 

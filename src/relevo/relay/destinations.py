@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -39,7 +39,7 @@ class Destinations:
     paused: dict[str, Paused] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def topics(self) -> Collection[str]:
+    def topics(self) -> Set[str]:
         return self.paused.keys()
 
     def pause(self, topic: str, reason: str) -> None:

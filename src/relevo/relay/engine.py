@@ -21,29 +21,21 @@ from relevo.policy import PROBE_BACKOFF, Policy
 from relevo.ports.broker import Publisher
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Source, Taken
+from relevo.relay.counters import Counters
 from relevo.relay.destinations import Destinations
 from relevo.relay.dispositions import KeyName, Verdict, judge
 from relevo.relay.draining import Draining
 from relevo.relay.ownership import Ownership
+from relevo.relay.pausing import RelayPauses
 from relevo.relay.sending import send
 from relevo.runtime.probes import probe
 from relevo.settings import RelaySettings
 from relevo.signals import Wakeup
 from relevo.storage import destinations as destination_scripts
 from relevo.storage import marking
+from relevo.storage.pausing import Pauses
 
 log = logging.getLogger("relevo.relay")
-
-
-@dataclass
-class Counters:
-    """What this process did since it started."""
-
-    published: int = 0
-    held: int = 0
-    skipped: int = 0
-    handed_back: int = 0
-    pages: int = 0
 
 
 def key_name(message: Message) -> KeyName:
@@ -64,6 +56,7 @@ class RelayEngine:
     counters: Counters = field(default_factory=Counters)
     unreachable: str | None = None
     """Why the database cannot be worked with, while it cannot."""
+    pauses: RelayPauses = field(default_factory=RelayPauses)
     _held: set[KeyName] = field(default_factory=set)
     _assigned: int = -1
     _ahead: asyncio.Task[Taken] | None = None
@@ -139,6 +132,7 @@ class RelayEngine:
             }
         self.counters.pages += 1
         verdict = judge(taken, behind, outcomes, self.policy_of, key_name)
+        self.pauses.hold(verdict, behind, self._held)
         await self._settled()  # in order: this page after the last one
         if not verdict.dispositions:
             self._settling = asyncio.create_task(self._settle(taken, {}))
@@ -151,13 +145,14 @@ class RelayEngine:
 
     def _behind(self, taken: Taken) -> dict[int, KeyName]:
         """Messages that may not be sent, because their key is held or an unreadable row of it stands before them."""
-        if not self._held and not taken.unreadable:
+        paused = self.pauses.keys
+        if not self._held and not taken.unreadable and not paused:
             return {}
         stopped: set[KeyName] = set()
         behind: dict[int, KeyName] = {}
         for index, message in enumerate(taken.messages):
             name = key_name(message)
-            if name in self._held or name in stopped:
+            if name in self._held or name in stopped or name in paused:
                 behind[index] = name
             elif index in taken.unreadable:
                 stopped.add(name)
@@ -186,7 +181,7 @@ class RelayEngine:
         return await self.source.take(
             self.settings.batch_max,
             self.settings.batch_bytes_max,
-            without_topics=list(self.destinations.topics()),
+            without_topics=list(self.paused()),
         )
 
     def _read_ahead(self) -> None:
@@ -291,4 +286,11 @@ class RelayEngine:
             await self.draining.finish(self._held)
 
     def paused(self) -> Collection[str]:
-        return self.destinations.topics()
+        """Topics nothing is taken for: unavailable ones, and those a person paused."""
+        return self.destinations.topics() | self.pauses.now.destinations
+
+    def take_pauses(self, pauses: Pauses) -> None:
+        """Follow what people paused or resumed: from the next page on."""
+        if self.pauses.take(pauses):
+            self.ownership.pause(pauses.lanes)
+            self.wake.set()

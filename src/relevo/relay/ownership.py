@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -43,6 +43,8 @@ class Ownership:
     living: Collection[UUID] = ()
     version: int = 0
     """Changes whenever ``lanes`` or ``leaving`` do."""
+    paused: Set[int] = frozenset()
+    """Lanes that a person paused: kept, not read."""
     _deadlines: dict[int, float] = field(default_factory=dict)
 
     async def tick(self) -> None:
@@ -81,8 +83,15 @@ class Ownership:
         return all(self._deadlines.get(lane, 0.0) > latest for lane in lanes)
 
     def working(self) -> dict[int, int]:
-        """The lanes to read: ours, without those we are leaving."""
-        return {lane: epoch for lane, epoch in self.lanes.items() if lane not in self.leaving}
+        """The lanes to read: ours, without those we are leaving and those that are paused."""
+        without = self.leaving | self.paused
+        return {lane: epoch for lane, epoch in self.lanes.items() if lane not in without}
+
+    def pause(self, lanes: Set[int]) -> None:
+        """Read these lanes no more, and those that were paused and are not among them again."""
+        if lanes != self.paused:
+            self.paused = lanes
+            self.version += 1
 
     def lose(self, lanes: Iterable[int]) -> None:
         """Forget lanes that turned out to be somebody else's."""

@@ -26,7 +26,7 @@ from relevo.relay.ownership import Ownership
 from relevo.settings import Settings, load
 from relevo.signals import subscribe
 from relevo.sources.mark.source import MarkSource
-from relevo.storage import duties, laning
+from relevo.storage import duties, laning, pausing
 from relevo.storage.ready import ensure_ready
 
 log = logging.getLogger("relevo.relay")
@@ -67,6 +67,7 @@ class Relay:
         """
         async with self._connected() as engine:
             self.engine = engine
+            engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))
             await engine.ownership.tick()
             keeper = asyncio.create_task(self._keep_ownership(engine))
             chores = [asyncio.create_task(keep_doing(name, turn)) for name, turn in self._chores(engine).items()]
@@ -159,7 +160,12 @@ class Relay:
     def _chores(self, engine: RelayEngine) -> dict[str, Callable[[], Awaitable[float]]]:
         """What runs beside the engine, by name."""
         mover = Mover(engine.database, self.relay_id, self.settings.relay.lease_s, engine.wake.set)
-        return {"moving scheduled messages": mover.turn}
+
+        async def look_at_pauses() -> float:
+            engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))
+            return pausing.LOOK_S
+
+        return {"looking at pauses": look_at_pauses, "moving scheduled messages": mover.turn}
 
     async def _keep_ownership(self, engine: RelayEngine) -> None:
         """Renew three times per lease, oftener while lanes are on the move."""
@@ -189,6 +195,7 @@ class Relay:
             **asdict(engine.counters),
             "lanes": len(engine.ownership.lanes),
             "paused": engine.destinations.snapshot(),
+            "paused_by_people": engine.pauses.now.snapshot(),
         }
 
 
