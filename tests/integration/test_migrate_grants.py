@@ -29,9 +29,9 @@ from tests.support.events import OrderPlaced
 from tests.support.waiting import eventually
 
 STATEMENTS = {
-    "writer": ("append.",),
+    "writer": ("append.", "effect.record"),
     "relay": ("meta.read", "lanes.", "relays.", "mark.", "destinations.", "relay_held.", "held.", "process."),
-    "consumer": ("meta.read", "inbox.", "journal.", "held.", "process."),
+    "consumer": ("meta.read", "inbox.", "journal.", "held.", "process.", "effect.", "performing."),
     "operator": ("meta.read", "meta.applied", "status.", "process.live", "parked.", "audit.", "job."),
 }
 """Names of the statements that a duty runs, by how they begin."""
