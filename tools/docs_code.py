@@ -68,9 +68,10 @@ def _probes() -> str:
         "Probes",
         "A probe is a named point at which a process may kill, freeze or cut off itself, for real: "
         '`RELEVO_PROBE="relay.confirmed=kill:3"` sends SIGKILL to the relay at the third visit of that point, '
-        "`=freeze:1` SIGSTOP, `=cut:1` shuts down all its TCP connections; several are separated by commas. The process says so "
-        "on stderr before it does it, so a test that kills can prove that it killed in the section it meant. Without the variable a probe costs one "
-        "comparison. They are for tests, demonstrations and rehearsals; nothing sets the variable by itself.\n",
+        "`=freeze:1` SIGSTOP, `=cut:1` shuts down all its TCP connections; several are separated by commas. The "
+        "process says so on stderr before it does it, so a test that kills can prove that it killed in the section it "
+        "meant. Without the variable a probe costs one comparison. They are for tests, demonstrations and rehearsals; "
+        "nothing sets the variable by itself.\n",
         "\n".join(rows) + "\n",
     )
 

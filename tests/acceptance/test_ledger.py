@@ -113,7 +113,7 @@ def test_the_ledger_notices_a_relay_that_marks_first(tmp_path: Path, capsys: pyt
 def _kill_when_marked(database: str, relay: object) -> None:
     """Kill and restart the relay as soon as it has marked something: its send comes half a second later, or never."""
     from tests.support.ledger.app import connect, execute
-    from tests.support.ledger.run import Child
+    from tests.support.ledger.child import Child
 
     assert isinstance(relay, Child)
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,9 +12,8 @@ from pathlib import Path
 from relevo.ops.migrate import migrate
 from relevo.settings import load
 from tests.support.ledger.account import Account, take_account
-from tests.support.ledger.app import TABLES, begin, connect, execute
-
-REPO = Path(__file__).resolve().parents[3]
+from tests.support.ledger.child import Child
+from tests.support.ledger.tables import make_tables
 
 
 @dataclass(frozen=True)
@@ -43,52 +38,6 @@ class Plan:
 
 
 @dataclass
-class Child:
-    name: str
-    command: list[str]
-    log: Path
-    topic: str
-    process: subprocess.Popen[bytes] | None = None
-    starts: int = 0
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
-            environment["LEDGER_TOPIC"] = self.topic
-            self.process = subprocess.Popen(
-                self.command, cwd=REPO, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        self.starts += 1
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def send(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    def end(self) -> None:
-        if not self.running or self.process is None:
-            return
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-        try:
-            self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def tail(self) -> str:
-        return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-20:]) if self.log.exists() else ""
-
-
-@dataclass
 class LedgerRun:
     """Use as ``with LedgerRun(plan, folder) as run: …``; its processes are ended with the block."""
 
@@ -107,13 +56,7 @@ class LedgerRun:
         )
         self.settings = load(config, environ={})
         migrate(self.settings)
-        with contextlib.closing(connect(plan.database)) as connection:
-            begin(connection)
-            for table in TABLES:
-                execute(connection, table)
-            for number in range(plan.accounts):
-                execute(connection, "insert into ledger_account values (:name, 0)", name=f"a{number}")
-            connection.commit()
+        make_tables(plan.database, plan.accounts)
         common = ["--config", str(config)]
         python = sys.executable
         sizes = [str(plan.transactions), str(plan.accounts)]

@@ -2,19 +2,22 @@
 
 Each transaction changes one to three accounts, each with its event; 15 % are rolled back, some commit late while others
 go on. On PostgreSQL an event id of every rolled-back event is noted on a connection of its own, so that the ledger can
-say that none of them came out.
+say that none of them came out. With ``LEDGER_AFTER_S`` every event is a scheduled one, due so many seconds later.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
+from datetime import timedelta
 
 from tests.support.ledger.app import AccountChanged, begin, connect, execute, outbox
 
 ROLLED_BACK = 0.15
 LATE = 0.05
+AFTER = timedelta(seconds=float(os.environ["LEDGER_AFTER_S"])) if "LEDGER_AFTER_S" in os.environ else None
 
 
 def main(url: str, seed: int, transactions: int, accounts: int) -> None:
@@ -31,7 +34,8 @@ def main(url: str, seed: int, transactions: int, accounts: int) -> None:
                 "update ledger_account set version = version + 1 where account = :account returning version",
                 account=name,
             )
-            event_id = str(outbox.add(connection, AccountChanged(name, version), aggregate_version=version))
+            changed = AccountChanged(name, version)
+            event_id = str(outbox.add(connection, changed, aggregate_version=version, after=AFTER))
             execute(
                 connection,
                 "insert into ledger_change (account, version, event_id) values (:account, :version, :event_id)",
