@@ -20,6 +20,7 @@ COMMANDS = {
     "consume": ("relevo.cli.consume", "Run consumers: relevo consume shop.consumers:billing"),
     "effects": ("relevo.cli.effects", "Perform outward acts, list them, settle those of unknown outcome."),
     "status": ("relevo.cli.status", "What is pending, who works, what is paused or held."),
+    "parked": ("relevo.cli.parked", "Held keys: list, show, redrive, skip, discard, edit."),
     "demo": ("relevo.cli.demo", "Lose nothing while the relay is killed, on this machine."),
 }
 

@@ -13,7 +13,7 @@ from relevo.script import Row, Script, Statement
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """``action``: ``parked.redrive`` and the like. ``filter``: what was selected. ``reason``: in the operator's words."""
+    """``action``: ``parked.redrive`` and the like. ``filter``: what was selected. ``reason``: the operator's."""
 
     action: str
     actor: str
@@ -31,7 +31,9 @@ class Job:
     cursor: Mapping[str, Any]
 
 
-def record(act: Act, count: int, *, detail: Mapping[str, Any] | None = None, job_id: UUID | None = None) -> Script[None]:
+def record(
+    act: Act, count: int, *, detail: Mapping[str, Any] | None = None, job_id: UUID | None = None
+) -> Script[None]:
     """One audit row. ``count``: messages this act touched."""
     yield Statement(
         "audit.add",

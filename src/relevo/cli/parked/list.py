@@ -1,0 +1,73 @@
+"""``relevo parked list``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+import msgspec
+
+from relevo.cli.context import CliContext, progress
+from relevo.cli.output import output_option
+from relevo.cli.parked.options import on_database, selecting
+from relevo.cli.parked.view import GroupView, KeyView, groups, key_view
+from relevo.ops import parked
+from relevo.storage.parking import Selection
+
+
+@click.command("list")
+@selecting
+@click.option("--state", type=click.Choice(["parked", "waiting", "draining"]), help="Only keys in this state.")
+@click.option("--group", "grouped", is_flag=True, help="Count by error group instead of one line per key.")
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many keys.")
+@output_option
+@click.pass_obj
+def command(
+    context: CliContext,
+    selection: Selection,
+    state: str | None,
+    grouped: bool,
+    limit: int,
+    output: Literal["table", "json", "jsonl"],
+) -> None:
+    """Held keys, one by one, or with --group by what went wrong: exception type and the first place in your code."""
+    settings = context.settings()
+    keys = on_database(settings, lambda database: parked.listing(database, selection, state=state, limit=limit + 1))
+    if len(keys) > limit:
+        keys = keys[:limit]
+        progress(f"only the first {limit} keys are looked at: narrow it down, or raise --limit")
+    views: list[GroupView] | list[KeyView] = groups(keys) if grouped else [key_view(key) for key in keys]
+    if output == "table":
+        _table(views)
+    elif output == "jsonl":
+        for view in views:
+            click.echo(msgspec.json.encode(view))
+    else:
+        click.echo(msgspec.json.format(msgspec.json.encode(views), indent=2))
+
+
+def _table(views: list[GroupView] | list[KeyView]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from relevo.cli.status_table import duration
+
+    if not views:
+        progress("nothing is held")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    grouped = isinstance(views[0], GroupView)
+    names = ["side", "consumer", "topic", "keys" if grouped else "key", "state", "messages"]
+    names += ["oldest", "error"] if grouped else ["attempts", "for", "error"]
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for view in views:
+        error = escape(view.error_group or view.reason)
+        if isinstance(view, GroupView):
+            cells = [str(view.keys), view.state, str(view.messages), duration(view.oldest_s), error]
+        else:
+            state = view.state + (" (now)" if view.draining_now else "")
+            cells = [escape(view.key), state, str(view.messages), str(view.attempts), duration(view.held_for_s), error]
+        table.add_row(view.side, escape(view.consumer), escape(view.topic), *cells)
+    Console().print(table)
