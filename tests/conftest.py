@@ -21,6 +21,7 @@ REPO = Path(__file__).resolve().parents[1]
 if str(REPO) not in sys.path:
     sys.path.insert(0, str(REPO))  # for tools.services, also when pytest is not started from the repository
 
+from tests.support.matrix.report import pytest_terminal_summary  # noqa: E402, F401 - a hook
 from tools.services import service  # noqa: E402
 from tools.services.kafka import VERSION as OUR_KAFKA_VERSION  # noqa: E402
 

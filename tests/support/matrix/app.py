@@ -1,0 +1,56 @@
+"""The ledger's service with what only the matrix needs: a key whose messages fail at first, and an outward act."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from datetime import timedelta
+from typing import Any
+
+from relevo import Backoff, Consumer, Event, Retry
+from relevo.effects import Done, EffectRequest, NotDone, effect, once
+from tests.support.ledger import app as ledger
+from tests.support.ledger.app import TOPIC, AccountChanged, begin, connect, execute
+
+SICK = "a0"
+"""Its messages are told to come later at their first run: they go through the key's queue."""
+ACTS = bool(os.environ.get("LEDGER_ACTS"))
+"""Whether each change is followed by an outward act."""
+
+books = Consumer("books", topics=[TOPIC], retry=Backoff(attempts=50, base=timedelta(milliseconds=50)))
+
+
+@books.on(AccountChanged, on_replay="apply", inline_retry_s=0)
+def copy(event: Event[AccountChanged], tx: Any) -> None:
+    if event.data.account == SICK and event.attempt == 1:
+        raise Retry(after=0.1)
+    ledger.copy(event, tx)
+    if ACTS:
+        url = os.environ["LEDGER_DATABASE"]
+        once(tx, "ship", key=event.id, data={"event_id": str(event.id), "url": url})
+
+
+def _acts(request: EffectRequest) -> list[tuple[Any, ...]]:
+    with contextlib.closing(connect(request.data["url"])) as connection:
+        sql = "select event_id from ledger_act where event_id = :event_id"
+        return execute(connection, sql, event_id=request.data["event_id"])
+
+
+def look(request: EffectRequest) -> Done | NotDone:
+    return Done(None) if _acts(request) else NotDone("not shipped")
+
+
+@effect("ship", verify=look, timeout_s=1.0, retry=Backoff(attempts=20, base=timedelta(milliseconds=50)))
+def ship(request: EffectRequest) -> None:
+    """The outward act: a row in another table, on a connection of its own, that nothing guards against doubles."""
+    with contextlib.closing(connect(request.data["url"])) as connection:
+        begin(connection)
+        execute(connection, "insert into ledger_act values (:event_id)", event_id=request.data["event_id"])
+        connection.commit()
+
+
+def payload_of(body: bytes | None) -> tuple[str, int]:
+    """Account and version of a message on the wire."""
+    data = json.loads(body or b"{}")
+    return data["account"], data["version"]

@@ -1,0 +1,108 @@
+"""One row of the matrix from beginning to end."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from pathlib import Path
+
+from tests.support.ledger.child import Child
+from tests.support.matrix.cases import Case
+from tests.support.matrix.scenarios import VISITS, Scenario, scenario_for
+from tests.support.matrix.system import LEASE_S, PAGE, Stack, System, past
+from tests.support.matrix.wire import Wire
+
+SAYS = {"kill": "SIGKILL", "freeze": "SIGSTOP", "cut": "CUT"}
+STEP_S = 10.0
+"""How long a step may take to lead to the point before the next one is tried."""
+PATIENCE_S = 60.0
+
+
+def play(case: Case, stack: Stack, folder: Path) -> str:
+    """Raises AssertionError when anything does not hold; what happened, in a few words."""
+    kind = scenario_for(case.point, case.part)
+    with System(stack, folder, acts=kind.acts, after_s=kind.after_s) as system:
+        scenario = kind(system, f"{case.point}={case.action}:{VISITS.get(case.point, 1)}")
+        armed = _reach(case, system, scenario)
+        _prove_and_heal(case, system, scenario, armed)
+        scenario.finish()
+        system.wait(lambda: _over(system, scenario), f"{case}: everything arrived", PATIENCE_S)
+        account = system.account()
+        assert account.holds, "\n".join([str(account), *system.tails()])
+        scenario.check()
+        repeats = explain(case, system, scenario)
+        return f"{account.committed} events, {repeats} repeated on the wire"
+
+
+def _reach(case: Case, system: System, scenario: Scenario) -> Child:
+    scenario.prepare()
+    for role in scenario.others():
+        system.start(role)
+    armed = scenario.arm()
+    line = f"probe {case.point}: {SAYS[case.action]}"
+    scenario.hit = lambda: line in armed.log.read_text("utf-8", "replace")
+    for step in scenario.steps():
+        step()
+        with contextlib.suppress(AssertionError):
+            system.wait(lambda: scenario.hit() or not armed.running, "", STEP_S)
+        if scenario.hit():
+            return armed
+    ended = "" if armed.running else "; the process ended by itself"
+    raise AssertionError(
+        f"{case.point} was not reached by {type(scenario).__name__}{ended}: give it a step that leads there, in "
+        "tests/support/matrix/scenarios.py\n" + "\n".join(system.tails())
+    )
+
+
+def _prove_and_heal(case: Case, system: System, scenario: Scenario, armed: Child) -> None:
+    """Killed: starts again. Frozen: another takes over, and it wakes up after its lease. Cut: it helps itself."""
+    process = armed.process
+    assert process is not None
+    if case.action == "kill":
+        assert process.wait(10) == -9, armed.tail()
+        scenario.again()
+    elif case.action == "freeze":
+        system.wait(lambda: state(process.pid) == "T", "the process stands still", 10)
+        scenario.again()
+        over = past(max(2 * LEASE_S, system.stack.settles_s + 1.0))
+        system.wait(over, "its lease is over")
+        assert state(process.pid) == "T"
+        process.send_signal(18)  # SIGCONT
+    else:
+        system.wait(lambda: "cut " in armed.log.read_text("utf-8", "replace"), "the connections are cut", 10)
+        (number,) = [line for line in armed.log.read_text("utf-8", "replace").splitlines() if line.startswith("cut ")]
+        assert int(number.split()[1]) > 0, "it had no connection"
+
+
+def _over(system: System, scenario: Scenario) -> bool:
+    for child in system.children:
+        code = child.process.poll() if child.process is not None else None
+        assert code in (None, 0, -9), f"{child.name} ended by itself with {code}:\n{child.tail()}"
+    account = system.account()
+    wrong = account.twice or account.out_of_order or account.undone_but_seen or account.unexplained
+    return bool(wrong) or (account.holds and scenario.done())
+
+
+def explain(case: Case, system: System, scenario: Scenario) -> int:
+    """Everything committed is on the wire, in order; what is there again is what the point accounts for: at most the
+    page with the broker and the one being settled, and only if it was the relay that was hit."""
+    wire: Wire = system.on_the_wire()
+    committed = {event_id for (event_id,) in system.query("select event_id from ledger_change")}
+    tails = "\n".join(system.tails())
+    assert wire.ids == committed, f"{len(wire.ids)} on the wire, {len(committed)} committed\n{tails}"
+    assert not wire.swapped, f"{wire.swapped}\n{tails}"
+    if not scenario.repeats:
+        assert wire.repeats == 0, f"{wire.repeats} repeated, but {case.point} is no point of a relay\n{tails}"
+    assert wire.repeats <= 2 * PAGE, f"{wire.repeats} repeated: more than two pages\n{tails}"
+    most = 1 if case.action == "kill" else 2
+    assert all(restarts <= most for restarts in wire.restarts.values()), f"{wire.restarts}\n{tails}"
+    if case.action == "kill" and case.point in ("relay.confirmed", "relay.drain_sent"):
+        assert wire.repeats > 0, "killed between the confirmation and the settlement: it must be there again"
+    return wire.repeats
+
+
+def state(pid: int) -> str:
+    """``T`` when stopped."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()[:1]
