@@ -43,7 +43,7 @@ def properties(**values: Any) -> Any:
 
 
 async def connect(url: str, *, timeout_s: float, name: str) -> Any:
-    """An open connection. Raises ``UnreachableError``, or ``ConfigError`` for a wrong password or virtual host."""
+    """An open connection. Raises ``UnreachableError``, or ``ConfigError`` for a wrong user or password."""
     module = aiormq()
     separator = "&" if urlsplit(url).query else "?"
     # The name is a client property, shown by the server's tools.
@@ -57,8 +57,11 @@ async def connect(url: str, *, timeout_s: float, name: str) -> Any:
         return connecting.result()
     except (errors.AuthenticationError, errors.ProbableAuthenticationError):
         raise ConfigError(f"RabbitMQ at {place_of(url)} refuses this user or password") from None
-    except errors.ConnectionNotAllowed:
-        raise ConfigError(f"RabbitMQ at {place_of(url)} has no such virtual host, or not for this user") from None
+    except (errors.ConnectionNotAllowed, errors.InvalidFrameError):
+        # The server closed instead of opening the virtual host; the client drops its code. It may be starting.
+        raise UnreachableError(
+            f"RabbitMQ at {place_of(url)} does not open the virtual host: missing, not for this user, or not ready"
+        ) from None
     except (errors.AMQPError, OSError, asyncio.CancelledError) as error:
         raise UnreachableError(f"RabbitMQ at {place_of(url)} does not answer ({type(error).__name__})") from None
 

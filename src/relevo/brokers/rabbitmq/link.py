@@ -79,6 +79,8 @@ class Link:
             await close(connection)
 
     async def _ask(self, name: str) -> PublishOutcome:
+        if problem := topology.too_long(name):
+            return Rejected("unknown_topic", problem)
         try:
             await self.channel()
             async with asyncio.timeout(ASK_TIMEOUT_S):

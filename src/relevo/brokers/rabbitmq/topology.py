@@ -15,7 +15,10 @@ from relevo.brokers.rabbitmq.options import SLOTS, RabbitOptions
 from relevo.clients.aio_pika import aiormq
 from relevo.errors import ConfigError
 
-NAME_BYTES_MAX: Final = 255
+TOPIC_MAX: Final = 118
+CONSUMER_MAX: Final = 110
+QUEUE_MAX: Final = 240
+"""Characters. Exchanges may have 127, queues 255, and ours have something before and behind."""
 UNLIMITED: Final = 1_000_000_000
 """``x-delivery-limit``: attempts are Relevo's to count, and RabbitMQ 4 drops a message after 20 deliveries unless told
 otherwise. The same number on every version, since redeclaring with another one is refused; -1 is not known to 3.x."""
@@ -52,8 +55,17 @@ def shard_name(topic: str, number: int) -> str:
     return f"{topic}/{number}"
 
 
+def too_long(topic: str) -> str | None:
+    """Why this cannot be a topic here, although it can elsewhere."""
+    if len(topic) <= TOPIC_MAX:
+        return None
+    return f"RabbitMQ: the topic {topic!r} has {len(topic)} characters, and {TOPIC_MAX} are possible"
+
+
 async def exists(connection: Any, topic: str) -> bool:
     """Whether the topic's exchange is there. A look costs a channel when it is not."""
+    if too_long(topic):
+        return False
     channel = await connection.channel(publisher_confirms=False)
     try:
         await channel.exchange_declare(topic, passive=True)
@@ -64,6 +76,8 @@ async def exists(connection: Any, topic: str) -> bool:
 
 
 async def declare_topic(connection: Any, topic: str) -> None:
+    if problem := too_long(topic):
+        raise ConfigError(problem)
     channel = await connection.channel(publisher_confirms=False)
     try:
         await channel.exchange_declare(topic, exchange_type="topic", durable=True)
@@ -79,9 +93,11 @@ async def declare_topic(connection: Any, topic: str) -> None:
 async def declare_queues(connection: Any, consumer: str, topic: str, options: RabbitOptions, commands: bool) -> None:
     """The consumer's queues on ``topic``, and their bindings. Raises ``ConfigError`` when they are there otherwise."""
     errors = aiormq().exceptions
-    longest = meta_name(consumer, topic)
-    if len(longest) > NAME_BYTES_MAX:
-        raise ConfigError(f"RabbitMQ: the queue name {longest!r} has more than {NAME_BYTES_MAX} characters")
+    if len(consumer) > CONSUMER_MAX or len(consumer) + len(topic) > QUEUE_MAX - len(meta_name("", "")):
+        raise ConfigError(
+            f"RabbitMQ: the consumer {consumer!r} and the topic {topic!r} are too long for the name of a queue; a "
+            f"consumer may have {CONSUMER_MAX} characters"
+        )
     count = options.queues
     channel = await connection.channel(publisher_confirms=False)
     try:
