@@ -22,7 +22,8 @@ class Consumer:
     ``topics``: what it subscribes to. ``tx``: where transactions come from (sessionmaker, engine, pool, or a function
     that returns a connection), of the *same database* that holds Relevo's tables; ``None`` for the configured one.
     ``retry``, ``order``, ``on_rejected`` and ``inline_retry_s`` are defaults for its handlers. ``skip_types``: types or
-    patterns without a handler that are passed over; any other type without a handler is parked, not lost.
+    patterns without a handler that are passed over; any other type without a handler is parked, not lost. ``durable``:
+    for slow handlers; a message is stored in the database and acknowledged, and handled from there, in the same order.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Consumer:
         on_unknown: Literal["park"] = "park",
         skip_types: Sequence[str] = (),
         inline_retry_s: float = 2.0,
+        durable: bool = False,
     ) -> None:
         try:
             check_name("consumer name", name)
@@ -53,6 +55,7 @@ class Consumer:
         self.tx = tx
         self.skip_types: tuple[str, ...] = tuple(skip_types)
         self.policy = Policy(retry or Backoff(), on_rejected, order, inline_retry_s)
+        self.durable = durable
         self._handlers: list[Handler] = []
         if tx is not None:
             source_of(tx)  # refuses what nothing could come from
@@ -66,11 +69,13 @@ class Consumer:
         on_replay: OnReplay = "skip",
         on_rejected: OnRejected | None = None,
         inline_retry_s: float | None = None,
+        durable: bool | None = None,
     ) -> Callable[[F], F]:
         """Declare the handler of a class (``@event`` or ``@command``), a type's name or a pattern (``"shop.order.*"``).
 
         A class is decoded; a name or pattern gets the raw ``Message`` as ``event.data``. The handler takes ``(event)``
-        or ``(event, tx)``; what ``tx`` is follows from its annotation. Raises ``ConfigError`` for what cannot work.
+        or ``(event, tx)``; what ``tx`` is follows from its annotation. ``durable`` as for the consumer. Raises
+        ``ConfigError`` for what cannot work.
         """
         if on_replay not in ("skip", "apply"):
             raise ConfigError(f"on_replay is 'skip' or 'apply', not {on_replay!r}")
@@ -83,7 +88,9 @@ class Consumer:
         )
 
         def declare(function: F) -> F:
-            handler = read(function, selector, data_type, policy, on_replay)
+            handler = read(
+                function, selector, data_type, policy, on_replay, self.durable if durable is None else durable
+            )
             Routes(self.name, [*self._handlers, handler], self.skip_types)
             self._handlers.append(handler)
             return function

@@ -85,7 +85,7 @@ class Drain:
         shared = self._shared
         suspect, spend, conflicts = claim.suspect, 1, 0
         try:
-            while not shared.interrupt.stopping:
+            while not shared.interrupt.stopping and not shared.stopped(claim.id):
                 await shared.database.up()
                 async with shared.gate.alone() if suspect else shared.gate.beside_others():
                     take = partial(holding.head, claim, lease_s=shared.lease_s, spend=spend)

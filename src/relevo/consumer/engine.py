@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -30,7 +31,7 @@ from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Broker, Subscription
 from relevo.ports.database import Database
 from relevo.settings import Settings
-from relevo.storage import holding, processes
+from relevo.storage import holding, pausing, processes
 from relevo.storage.catalog import Catalog
 from relevo.storage.ready import ensure_ready
 
@@ -70,6 +71,7 @@ class ConsumerEngine:
         self._drain: Drain | None = None
         self._broker_problem: str | None = "not subscribed yet"
         self._lag: Mapping[str, int] = {}
+        self._pauses = pausing.NONE
         self.started = asyncio.Event()
         """Set once it takes messages."""
 
@@ -108,6 +110,7 @@ class ConsumerEngine:
             "draining": len(self._drain) if self._drain else 0,
             "lag": dict(self._lag),
             "stopping": self._interrupt.stopping,
+            "paused_by_people": self._pauses.snapshot(),
         }
         return ConsumerHealth(
             live=True, ready=not problems and not self._interrupt.stopping, problems=problems, detail=detail
@@ -156,6 +159,8 @@ class ConsumerEngine:
         return None
 
     async def _work(self, subscription: Subscription) -> None:
+        with contextlib.suppress(UnreachableError):  # it is looked at again in a second
+            self._pauses = await self._resources.database.run(pausing.load(), read_only=True)
         shared = self._shared()
         intake = self._intake = Intake(
             shared,
@@ -172,6 +177,7 @@ class ConsumerEngine:
         subscription.on_revoke(on_revoke)
         draining = asyncio.create_task(drain.run())
         beating = asyncio.create_task(self._beat(subscription))
+        looking = asyncio.create_task(self._look_at_pauses(shared))
         taking = asyncio.create_task(intake.run())
         log.info("consumer %s: started on %s", self.consumer.name, ", ".join(self.consumer.topics))
         self.started.set()
@@ -182,6 +188,7 @@ class ConsumerEngine:
             cut_short = True
             raise
         finally:
+            looking.cancel()
             self.stop()
             await self._leave(subscription, shared, [taking, draining, beating], cut_short)
         for task in (taking, draining, beating):
@@ -218,6 +225,16 @@ class ConsumerEngine:
         except TimeoutError:
             log.info("consumer %s: its process row is left to expire", self.consumer.name)
         log.info("consumer %s: stopped", self.consumer.name)
+
+    async def _look_at_pauses(self, shared: Shared) -> None:
+        """Follow what people paused and resumed, about once a second."""
+        while True:
+            pauses = await self._database.run(pausing.load, read_only=True)
+            if {each.target for each in pauses.all} != {each.target for each in shared.pauses.all}:
+                shared.pauses = self._pauses = pauses
+                self._interrupt.stir()
+                self._drain_wanted.set()
+            await asyncio.sleep(pausing.LOOK_S)
 
     async def _beat(self, subscription: Subscription) -> None:
         """Renew this process's row and the leases of the keys it drains, three times per lease; look at the lag."""
@@ -274,4 +291,6 @@ class ConsumerEngine:
             self._interrupt,
             self._drain_wanted,
             self._settings.lease_s,
+            self.consumer.topics,
+            self._pauses,
         )

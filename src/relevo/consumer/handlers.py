@@ -32,6 +32,8 @@ class Handler:
     is_async: bool
     wants_tx: bool
     kind: Kind | None
+    durable: bool = False
+    """Stored and acknowledged first, handled from the table."""
 
     @property
     def name(self) -> str:
@@ -44,7 +46,14 @@ class Handler:
         return decode(message.payload, self.data_type)
 
 
-def read(function: Function, selector: str, data_type: type | None, policy: Policy, on_replay: OnReplay) -> Handler:
+def read(
+    function: Function,
+    selector: str,
+    data_type: type | None,
+    policy: Policy,
+    on_replay: OnReplay,
+    durable: bool = False,
+) -> Handler:
     """The handler of ``function``. Raises ``ConfigError`` for a signature that cannot work."""
     where = f"handler {getattr(function, '__qualname__', function)!r} of {selector!r}"
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -60,7 +69,7 @@ def read(function: Function, selector: str, data_type: type | None, policy: Poli
     is_async = inspect.iscoroutinefunction(target)
     wants_tx = len(positional) >= 2 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "tx")
     kind = _kind(target, positional[1], where, is_async) if wants_tx else None
-    return Handler(target, selector, data_type, policy, on_replay, is_async, wants_tx, kind)
+    return Handler(target, selector, data_type, policy, on_replay, is_async, wants_tx, kind, durable)
 
 
 def _kind(function: Function, parameter: inspect.Parameter, where: str, is_async: bool) -> Kind | None:

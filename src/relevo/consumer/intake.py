@@ -102,6 +102,10 @@ class Intake:
             self._pause()
             await self._until(self._shared.database.up())
             return False
+        if self._shared.paused:
+            self._pause()
+            await self._shared.interrupt.sleep(TAKE_S, lambda: not self._shared.paused)
+            return False
         room = self._in_flight_max - len(self._items)
         if room < min(self._batch_max, max(1, self._in_flight_max // 4)):
             self._room.clear()

@@ -15,6 +15,10 @@ from relevo.ports.broker import Delivery, Subscription
 from relevo.runtime.probes import probe
 from relevo.storage import holding, inboxing
 from relevo.storage.holding import HeldState, KeyId
+from relevo.storage.pausing import REASON
+
+STORED = "stored"
+"""The ``reason`` of a key whose messages were stored for a durable handler; it is drained at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +51,13 @@ class Messages:
             if self._over(item):
                 return False
             await self._shared.database.up()
+            if self._shared.pauses.stops(self._shared.name, item.key.topic, item.key.key):
+                await self._hold(item, None, REASON, "waiting", None, item.attempts)
+                return True
+            if item.handler is not None and item.handler.durable and item.delivery.malformed is None:
+                await self._hold(item, None, STORED, "draining", None, item.attempts)
+                probe("consumer.stored")
+                return True
             outcome = await self._attempt(item)
             decision = self._decide(item, outcome)
             settled = await self._act(item, outcome, decision)
@@ -124,7 +135,7 @@ class Messages:
         return None
 
     async def _hold(
-        self, item: Item, outcome: Result, reason: str, state: HeldState, delay_s: float | None, attempts: int
+        self, item: Item, outcome: Result | None, reason: str, state: HeldState, delay_s: float | None, attempts: int
     ) -> None:
         delivery = item.delivery
         await self._shared.database.run(

@@ -18,6 +18,7 @@ from relevo.outcome import RejectAsked
 from relevo.policy import Policy
 from relevo.runtime.texts import clean
 from relevo.storage.holding import KeyId, Why, key_id
+from relevo.storage.pausing import NONE, Pauses
 
 CONFLICTS_MAX = 20
 """Serialization failures in a row before one counts as a failure: two messages that always collide must not spin."""
@@ -66,6 +67,21 @@ class Shared:
     interrupt: Interrupt
     drain_wanted: asyncio.Event
     lease_s: float
+    topics: tuple[str, ...] = ()
+    pauses: Pauses = NONE
+    """What people paused, as it was up to a second ago."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is taken at all: this consumer is paused, or every topic it reads."""
+        pauses = self.pauses
+        return self.name in pauses.consumers or (bool(self.topics) and pauses.topics.issuperset(self.topics))
+
+    def stopped(self, key: KeyId) -> bool:
+        """Whether a person paused this key, its topic or this consumer."""
+        return bool(self.pauses.all) and (
+            self.name in self.pauses.consumers or self.pauses.stops(self.name, key.topic, key.key)
+        )
 
     def policy_of(self, handler: Handler | None) -> Policy:
         return self.policy if handler is None else handler.policy

@@ -33,6 +33,8 @@ KNOWN = {
     "relay.drained": "drained messages are removed, keys without any are live",
     "parked.stepping": "an operator's job changed some keys, nothing is committed",
     "parked.stepped": "a step of an operator's job is committed",
+    "parked.published": "dead letters are confirmed, their originals still held",
+    "parked.brought_back": "dead letters are queued again, not settled at the broker",
     "consumer.taken": "deliveries were taken, nothing is written",
     "consumer.journaled": "the batch stands in the journal",
     "consumer.began": "the inbox row is written, the handler has not run",
@@ -47,6 +49,7 @@ KNOWN = {
     "effect.recorded": "the result of an effect is stored",
     "replay.ran": "a page of a replay was handled, its position is not stored",
     "replay.stored": "the position of a replay is stored",
+    "consumer.stored": "a durable handler's message is in the table, not acknowledged",
     "mover.inserted": "scheduled messages are in the outbox, not committed",
     "mover.committed": "scheduled messages were moved and committed",
 }

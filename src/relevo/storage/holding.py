@@ -18,7 +18,7 @@ from relevo.script import Row, Script, Statement
 from relevo.storage import inboxing
 
 Side = Literal["relay", "consumer"]
-HeldState = Literal["waiting", "parked"]
+HeldState = Literal["waiting", "parked", "draining"]
 Held = Literal["held", "behind", "done"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
