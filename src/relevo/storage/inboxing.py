@@ -28,6 +28,11 @@ def find(consumer: str, event_id: UUID, *, generation: int = 0) -> Script[str | 
     return rows[0][0] if rows else None
 
 
+def forget_discarded(consumer: str, event_id: UUID) -> Script[None]:
+    """A message that was given up comes back: forget that it was. One that was processed stays known."""
+    yield Statement("dlq.forgotten", {"consumer": consumer, "event_id": str(event_id)})
+
+
 def purge(window_s: float, limit: int = 1_000) -> Script[int]:
     """Remove up to ``limit`` rows older than ``window_s`` seconds; returns how many. Repeat, a transaction each, until
     it returns 0: no long lock, and a row another purge holds is skipped."""

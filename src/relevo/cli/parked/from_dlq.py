@@ -1,0 +1,57 @@
+"""``relevo parked from-dlq``."""
+
+from __future__ import annotations
+
+import click
+
+from relevo.brokers import broker_for
+from relevo.cli.context import CliContext, progress
+from relevo.cli.parked.options import acting, confirm, on_database, plural
+from relevo.ops import parked_dlq
+from relevo.ops.parked import Operator
+from relevo.ports.database import Database
+
+GROUP = "relevo-from-dlq"
+
+
+@click.command("from-dlq")
+@click.option("--consumer", required=True, metavar="NAME", help="The consumer whose dead letters they are.")
+@click.option("--topic", required=True, metavar="NAME", help="The topic they came from.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=1),
+    default=15.0,
+    show_default=True,
+    help="Seconds to wait for the broker to hand out messages.",
+)
+@acting
+@click.pass_obj
+def command(
+    context: CliContext, consumer: str, topic: str, wait_s: float, operator: Operator, dry_run: bool, yes: bool
+) -> None:
+    """Bring everything back that stands in a dead-letter topic: each message is queued for its key and drains in order.
+
+    Behind what is held of its key, if there is something. A message the consumer processed meanwhile is left alone.
+    """
+    settings = context.settings()
+
+    async def work(database: Database) -> None:
+        letters = parked_dlq.dlq_topic(consumer, topic)
+        broker = broker_for(settings.broker.url, settings.broker.options)
+        subscription = await broker.subscribe(GROUP, [letters])
+        try:
+            found = await parked_dlq.waiting(subscription, wait_s=wait_s)
+            if dry_run or not found:
+                progress(
+                    f"would bring back {plural(found, 'message')} of {letters}" if found else f"{letters} is empty"
+                )
+                return
+            confirm(f"Bring back {plural(found, 'message')} of {letters}?", yes=yes)
+            done = await parked_dlq.bring_back(database, subscription, operator, wait_s=wait_s)
+        finally:
+            await subscription.aclose()
+        known = f"; {plural(done.known, 'message')} known as processed" if done.known else ""
+        progress(f"brought back: {plural(done.queued, 'message')}{known}")
+
+    on_database(settings, work)

@@ -1,0 +1,114 @@
+"""Dead letters and back, through real brokers: embedded beside SQLite, Kafka beside PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from relevo.brokers import broker_for
+from relevo.message import Message
+from tests.support.cli import Cli
+from tests.support.consumers import effects, inbox, make_effects, order, running, settled
+from tests.support.fake_subscription import FakeBroker
+from tests.support.parking import billing
+from tests.support.relays import Store, postgres_store, sqlite_store
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, str]:
+    """Store and broker URL."""
+    if request.param == "sqlite":
+        return sqlite_store(tmp_path / "app.db"), f"embedded:{tmp_path / 'broker.db'}"
+    return postgres_store(request.getfixturevalue("pg_database")), request.getfixturevalue("kafka_url")
+
+
+async def park(store: Store, consumer: str) -> tuple[FakeBroker, list[Message]]:
+    """Key a parked with three messages, one of them with odd bytes and headers."""
+    make_effects(store)
+    broker, messages = FakeBroker(), [order(1, "a"), order(2, "b"), order(3, "a"), order(4, "a")]
+    messages[0] = msgspec.structs.replace(
+        messages[0], headers={"traceparent": "00-" + "a" * 32}, payload=b'{ "order_id":1, "note": "\xc3\xa4" }'
+    )
+    broker.append(*messages)
+    declared = billing({1})
+    declared.name = consumer
+    async with running(declared, store, broker):
+        await settled(broker)
+    return broker, [messages[0], messages[2], messages[3]]
+
+
+async def read(url: str, topic: str, count: int) -> list[Message]:
+    subscription = await broker_for(url, {}).subscribe("test-" + secrets.token_hex(4), [topic])
+    found: list[Message] = []
+    try:
+        for _ in range(60):
+            deliveries = await subscription.take(count - len(found), 1.0)
+            found += [delivery.message for delivery in deliveries]
+            await subscription.settle(deliveries)
+            if len(found) == count:
+                return found
+    finally:
+        await subscription.aclose()
+    raise AssertionError(f"only {len(found)} of {count}")
+
+
+async def test_there_and_back(place: tuple[Store, str], tmp_path: Path) -> None:
+    """FAILURES row 22: published byte for byte with the causes beside; held until confirmed, then discarded with a
+    trace; brought back it drains in order, exactly once, and a second time is known."""
+    store, url = place
+    consumer = "billing" + secrets.token_hex(3)
+    broker, parked = await park(store, consumer)
+    cli = Cli(tmp_path)
+    env = {"RELEVO_DATABASE_URL": store.url, "RELEVO_BROKER_URL": url}
+
+    def relevo(*arguments: str) -> Any:
+        return cli("parked", *arguments, env=env)
+
+    letters = f"{consumer}.shop.order.dlq"
+    relevo("publish", "--to-dlq", "--yes").refused(1, "nothing is selected")
+    relevo("publish", "--to-dlq", "--side", "relay", "--yes").refused(1, "consumer's side")
+    dry = relevo("publish", "--to-dlq", "--consumer", consumer, "--dry-run")
+    assert f"would publish 1 key with 3 messages to {letters}" in dry.err
+    if url.startswith("kafka"):
+        lost = relevo("publish", "--to-dlq", "--consumer", consumer, "--yes")
+        assert lost.code == 3 and "still held" in lost.err
+        assert store.query("select state from relevo_held_key") == [("parked",)]
+    done = relevo("publish", "--to-dlq", "--consumer", consumer, "--yes", "--create-topics", "--as", "ann")
+    assert done.code == 0 and "published: 1 key with 3 messages" in done.err, done
+    assert store.query("select count(*) from relevo_held_key") == [(0,)]
+    assert [inbox(store)[message.event_id] for message in parked] == ["discarded"] * 3
+    assert store.query("select action, actor, count from relevo_audit") == [("parked.publish", "ann", 3)]
+
+    found = await read(url, letters, 3)
+    assert [message.event_id for message in found] == [message.event_id for message in parked]
+    for letter, message in zip(found, parked, strict=True):
+        assert (letter.payload, letter.key, letter.type) == (message.payload, message.key, message.type)
+        assert {name: letter.headers[name] for name in message.headers} == message.headers
+        assert letter.headers["relevo-original-topic"] == "shop.order"
+        assert "no price for 1" in letter.headers["relevo-cause"] and letter.headers["relevo-attempts"] == "1"
+
+    back = ("from-dlq", "--consumer", consumer, "--topic", "shop.order", "--wait", "20")
+    assert f"would bring back 3 messages of {letters}" in relevo(*back, "--dry-run").err
+    assert "brought back: 3 messages" in relevo(*back, "--yes").err
+    declared = billing(set())
+    declared.name = consumer
+    ((payload, headers),) = store.query(
+        f"select payload, headers from relevo_held_message where event_id = '{parked[0].event_id}'"
+    )
+    headers = headers if isinstance(headers, dict) else json.loads(headers)
+    assert (bytes(payload), headers) == (parked[0].payload, parked[0].headers)
+    await drain(store, broker, declared)
+    assert effects(store) == [2, 1, 3, 4]
+    assert "is empty" in relevo(*back[:-1], "8", "--yes").err
+
+
+async def drain(store: Store, broker: FakeBroker, declared: Any) -> None:
+    from tests.support.waiting import eventually
+
+    async with running(declared, store, broker):
+        await eventually(lambda: store.query("select count(*) from relevo_held_key") == [(0,)], what="drained")
