@@ -21,6 +21,8 @@ COMMANDS = {
     "effects": ("relevo.cli.effects", "Perform outward acts, list them, settle those of unknown outcome."),
     "status": ("relevo.cli.status", "What is pending, who works, what is paused or held."),
     "parked": ("relevo.cli.parked", "Held keys: list, show, redrive, skip, discard, edit."),
+    "pause": ("relevo.cli.pause", "Stop a destination, topic, consumer, lane or key, and say why."),
+    "resume": ("relevo.cli.resume", "Let it go on."),
     "demo": ("relevo.cli.demo", "Lose nothing while the relay is killed, on this machine."),
 }
 

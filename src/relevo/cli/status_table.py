@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from relevo.ops.status_report import Status
+from relevo.ops.status_report import Paused, Status
 
 
 def render(report: Status) -> RenderableType:
@@ -26,6 +26,11 @@ def render(report: Status) -> RenderableType:
         "paused destinations",
         ["topic", "for", "reason"],
         ([d.topic, duration(d.paused_s), d.reason] for d in report.destinations_paused),
+    )
+    parts += _table(
+        "paused by people",
+        ["what", "name", "of", "for", "who", "why"],
+        ([p.kind, p.name, _place(p), duration(p.paused_s), p.who, p.why] for p in report.paused),
     )
     parts += _table(
         "held keys",
@@ -100,6 +105,12 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
     for row in rows:
         table.add_row(*map(escape, row))
     return [table] if table.row_count else []
+
+
+def _place(paused: Paused) -> str:
+    if paused.kind != "key":
+        return ""
+    return f"{paused.topic} at {paused.consumer}" if paused.consumer else f"{paused.topic} at the relays"
 
 
 def _count(count: int, capped: bool) -> str:

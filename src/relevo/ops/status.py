@@ -12,6 +12,7 @@ from relevo.ops.status_report import (
     Destination,
     Held,
     Lanes,
+    Paused,
     Pending,
     Relay,
     Scheduled,
@@ -21,7 +22,7 @@ from relevo.ops.status_report import (
 from relevo.ports.database import Database
 from relevo.script import Row, Rows, Script, Statement
 from relevo.settings import Settings
-from relevo.storage import processes
+from relevo.storage import pausing, processes
 from relevo.storage.migrating import code_version
 
 COUNT_CAP = 100_000
@@ -52,6 +53,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
     held = yield Statement("status.held", capped)
     scheduled = yield Statement("status.scheduled", capped)
     live = yield from processes.live()
+    pauses = yield from pausing.load()
     transactions, hidden = yield from _transactions(catalog)
     report = Status(
         database=url,
@@ -69,6 +71,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
             for pid, age_s, state, query in transactions
         ],
         warnings=[],
+        paused=[_paused(pause) for pause in pauses.all],
     )
     return _with_warnings(report, live, hidden, meta)
 
@@ -118,6 +121,20 @@ def _relays(live: Sequence[processes.Process], owners: Rows) -> list[Relay]:
                 )
             )
     return relays
+
+
+def _paused(pause: pausing.Pause) -> Paused:
+    target = pause.target
+    return Paused(
+        kind=target.kind,
+        name=target.name,
+        topic=target.topic,
+        consumer=target.consumer,
+        who=pause.who,
+        why=pause.why,
+        since=pause.since.isoformat(timespec="seconds"),
+        paused_s=pause.age_s,
+    )
 
 
 def _held(row: Row) -> Held:

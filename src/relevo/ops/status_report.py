@@ -92,6 +92,20 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     query: str
 
 
+class Paused(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a person paused. ``kind``: ``destination``, ``topic``, ``consumer``, ``lane`` or ``key``; ``topic`` and
+    ``consumer`` say which key is meant. ``since``: UTC, ISO 8601."""
+
+    kind: str
+    name: str
+    topic: str
+    consumer: str
+    who: str
+    why: str
+    since: str
+    paused_s: float
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Everything at one moment. ``warnings``: what a person should look at, in plain words."""
 
@@ -107,3 +121,4 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     consumers: list[Consumer]
     long_transactions: list[Transaction]
     warnings: list[str]
+    paused: list[Paused] = []

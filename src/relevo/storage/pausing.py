@@ -6,13 +6,14 @@ honoured within about a second, and what was under way is finished.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from relevo.script import Script, Statement
+from relevo.storage import auditing
+from relevo.storage.auditing import Act
 
 PauseKind = Literal["destination", "topic", "consumer", "lane", "key"]
 KINDS: tuple[PauseKind, ...] = get_args(PauseKind)
@@ -112,7 +113,7 @@ def add(target: Target, who: str, why: str) -> Script[bool]:
         "pause.add", {**target.params(), "lane": target.lane, "key": target.key, "who": who, "why": why}
     )
     if rows:
-        yield _audit(f"{target.kind}.pause", target, who, why)
+        yield from auditing.record(_act("pause", target, who, why), 0)
     return bool(rows)
 
 
@@ -120,15 +121,13 @@ def remove(target: Target, who: str, why: str) -> Script[bool]:
     """Resume, with its audit row; false if it was not paused."""
     rows = yield Statement("pause.remove", target.params())
     if rows:
-        yield _audit(f"{target.kind}.resume", target, who, why)
+        yield from auditing.record(_act("resume", target, who, why), 0)
     return bool(rows)
 
 
-def _audit(action: str, target: Target, who: str, why: str) -> Statement:
+def _act(verb: str, target: Target, who: str, why: str) -> Act:
     chosen = {name: value for name, value in target.params().items() if value and name != "kind"}
-    return Statement(
-        "pause.audit", {"actor": who, "action": action, "reason": why, "filter": json.dumps(chosen), "count": 0}
-    )
+    return Act(f"{target.kind}.{verb}", who, why, chosen)
 
 
 def _pause(row: Sequence[Any]) -> Pause:

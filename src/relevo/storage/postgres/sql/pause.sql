@@ -18,8 +18,3 @@ delete from {pause}
 where kind = cast(:kind as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
   and name = cast(:name as text)
 returning 1;
-
--- name: pause.audit
-insert into {audit} (actor, action, reason, filter, count)
-values (cast(:actor as text), cast(:action as text), cast(:reason as text), cast(:filter as jsonb),
-        cast(:count as bigint));

@@ -18,8 +18,3 @@ delete from {pause}
 where kind = :kind and consumer = :consumer and topic = :topic
   and name = :name
 returning 1;
-
--- name: pause.audit
-insert into {audit} (actor, action, reason, filter, count)
-values (:actor, :action, :reason, :filter,
-        :count);
