@@ -8,13 +8,15 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from relevo import Backoff, Consumer, Event, Retry
+from relevo import Backoff, Consumer, Event, Reject, Retry
 from relevo.effects import Done, EffectRequest, NotDone, effect, once
 from tests.support.ledger import app as ledger
 from tests.support.ledger.app import TOPIC, AccountChanged, begin, connect, execute
 
 SICK = "a0"
 """Its messages are told to come later at their first run: they go through the key's queue."""
+BAD = {"a1", "a2"} if os.environ.get("LEDGER_BAD") else set()
+"""Accounts whose messages are refused until the ledger is fixed."""
 ACTS = bool(os.environ.get("LEDGER_ACTS"))
 """Whether each change is followed by an outward act."""
 
@@ -25,6 +27,8 @@ books = Consumer("books", topics=[TOPIC], retry=Backoff(attempts=50, base=timede
 def copy(event: Event[AccountChanged], tx: Any) -> None:
     if event.data.account == SICK and event.attempt == 1:
         raise Retry(after=0.1)
+    if event.data.account in BAD and not execute(tx, "select 1 from ledger_fixed"):
+        raise Reject("a defect, not fixed yet")
     ledger.copy(event, tx)
     if ACTS:
         url = os.environ["LEDGER_DATABASE"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from tests.support.ledger.child import Child
 from tests.support.matrix.cases import Case
-from tests.support.matrix.scenarios import VISITS, Scenario, scenario_for
+from tests.support.matrix.scenario import Scenario
+from tests.support.matrix.scenarios import VISITS, scenario_for
 from tests.support.matrix.system import LEASE_S, PAGE, Stack, System, past
 from tests.support.matrix.wire import Wire
 
@@ -21,7 +24,8 @@ PATIENCE_S = 60.0
 def play(case: Case, stack: Stack, folder: Path) -> str:
     """Raises AssertionError when anything does not hold; what happened, in a few words."""
     kind = scenario_for(case.point, case.part)
-    with System(stack, folder, acts=kind.acts, after_s=kind.after_s) as system:
+    stack = replace(stack, options={**stack.options, **kind.options.get(stack.name, {})})
+    with System(stack, folder, acts=kind.acts, after_s=kind.after_s, bad=kind.bad) as system:
         scenario = kind(system, f"{case.point}={case.action}:{VISITS.get(case.point, 1)}")
         armed = _reach(case, system, scenario)
         _prove_and_heal(case, system, scenario, armed)
@@ -38,6 +42,7 @@ def _reach(case: Case, system: System, scenario: Scenario) -> Child:
     scenario.prepare()
     for role in scenario.others():
         system.start(role)
+    scenario.before()
     armed = scenario.arm()
     line = f"probe {case.point}: {SAYS[case.action]}"
     scenario.hit = lambda: line in armed.log.read_text("utf-8", "replace")
@@ -59,7 +64,7 @@ def _prove_and_heal(case: Case, system: System, scenario: Scenario, armed: Child
     process = armed.process
     assert process is not None
     if case.action == "kill":
-        assert process.wait(10) == -9, armed.tail()
+        assert process.wait(10) == -signal.SIGKILL, armed.tail()
         scenario.again()
     elif case.action == "freeze":
         system.wait(lambda: state(process.pid) == "T", "the process stands still", 10)
@@ -67,17 +72,22 @@ def _prove_and_heal(case: Case, system: System, scenario: Scenario, armed: Child
         over = past(max(2 * LEASE_S, system.stack.settles_s + 1.0))
         system.wait(over, "its lease is over")
         assert state(process.pid) == "T"
-        process.send_signal(18)  # SIGCONT
+        process.send_signal(signal.SIGCONT)
     else:
         system.wait(lambda: "cut " in armed.log.read_text("utf-8", "replace"), "the connections are cut", 10)
         (number,) = [line for line in armed.log.read_text("utf-8", "replace").splitlines() if line.startswith("cut ")]
         assert int(number.split()[1]) > 0, "it had no connection"
+    if scenario.command and case.action != "kill":
+        system.wait(lambda: not armed.running, "the command ends")
+        if process.poll() != 0:
+            assert "Traceback" not in armed.tail(), armed.tail()
+            scenario.again()
 
 
 def _over(system: System, scenario: Scenario) -> bool:
     for child in system.children:
-        code = child.process.poll() if child.process is not None else None
-        assert code in (None, 0, -9), f"{child.name} ended by itself with {code}:\n{child.tail()}"
+        code = child.process.poll() if child.process is not None and "operator" not in child.name else None
+        assert code in (None, 0, -signal.SIGKILL), f"{child.name} ended by itself with {code}:\n{child.tail()}"
     account = system.account()
     wrong = account.twice or account.out_of_order or account.undone_but_seen or account.unexplained
     return bool(wrong) or (account.holds and scenario.done())

@@ -1,63 +1,14 @@
 """How to reach the points of each part. A new point of a part listed here needs nothing but its scenario to pass it.
 
-A scenario says which process is armed (``role``) and has *steps*, tried one after the other until the point is hit:
-each makes the system do more. Points that want another visit than the first, or a scenario of their own, say so here.
+Points that want another visit than the first, or a scenario of their own, say so at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
 
-from tests.support.ledger.child import Child
-from tests.support.matrix.system import System
-
-Hit = Callable[[], bool]
-
-
-@dataclass
-class Scenario:
-    """One run. ``armed``: the probe for the process of ``role``; ``hit``: whether it met it."""
-
-    system: System
-    probe: str
-    hit: Hit = field(default=lambda: False)
-
-    role: ClassVar[str] = "relay"
-    repeats: ClassVar[bool] = False
-    """Whether a fault of this process may repeat what was with the broker."""
-    acts: ClassVar[bool] = False
-    after_s: ClassVar[float | None] = None
-
-    def prepare(self) -> None:
-        """Before any process is started."""
-        self.system.open_topic()
-
-    def others(self) -> Sequence[str]:
-        """Roles that run beside the armed process, healthy."""
-        return ["consumer"]
-
-    def arm(self) -> Child:
-        return self.system.start(self.role, self.probe)
-
-    def steps(self) -> Sequence[Callable[[], None]]:
-        return [self.system.write]
-
-    def again(self) -> Child:
-        """The armed process once more, healthy: after a kill, or in place of one that is frozen."""
-        return self.system.start(self.role)
-
-    def finish(self) -> None:
-        """After the fault: more of the same, so that the system must go on and not only clean up."""
-        self.system.write(20)
-
-    def done(self) -> bool:
-        """Beside the ledger itself."""
-        return self.system.unsettled() == 0
-
-    def check(self) -> None:
-        """Beside the ledger itself, at the end."""
+from tests.support.matrix.parked import BackScenario, OperatorScenario, PublishScenario, RedriveScenario
+from tests.support.matrix.scenario import Scenario
 
 
 class RelayScenario(Scenario):
@@ -112,56 +63,20 @@ class EffectScenario(Scenario):
         assert acts == self.system.query("select event_id from ledger_change order by 1")
 
 
-class RedriveScenario(Scenario):
-    """The topic is missing: every key parks at the relay. Then it is there, and an operator frees the keys."""
-
-    repeats = True
-
-    def prepare(self) -> None:
-        self.system.stack.options.update(MISSING_TOPIC.get(self.system.stack.name, {}))
-
-    def others(self) -> Sequence[str]:
-        return []
-
-    def steps(self) -> Sequence[Callable[[], None]]:
-        return [self._park, self._free, self._free]
-
-    def _park(self) -> None:
-        system = self.system
-        system.write()
-        system.wait(lambda: system.unsettled() == 0, "everything is parked at the relay")
-        assert system.count("relevo_held_key where state = 'parked'") > 0
-        system.open_topic()
-        system.start("consumer")
-
-    def _free(self) -> None:
-        self.system.do(FREE)
-
-    def finish(self) -> None:
-        self.system.write(20)
-
-    def done(self) -> bool:
-        if self.system.count("relevo_held_key where state = 'parked'"):
-            self._free()  # the broker still said that the topic is missing; an operator tries again
-        return self.system.unsettled() == 0 and self.system.count("relevo_held_key") == 0
-
-
-FREE = (
-    "update relevo_held_key set state = 'draining', due_at = null, attempts = 0, holder = null where state = 'parked'"
-)
-MISSING_TOPIC = {"sqlite-embedded": {"auto_create": False}}
-"""Options with which a stack rejects what goes to a topic that is missing."""
-
 PARTS: dict[str, type[Scenario]] = {
     "relay": RelayScenario,
     "consumer": ConsumerScenario,
     "redrive": RedriveScenario,
     "effect": EffectScenario,
     "mover": MoverScenario,
+    "parked": OperatorScenario,
 }
 """Part of a point's name → its scenario."""
 
-POINTS: dict[str, type[Scenario]] = {}
+POINTS: dict[str, type[Scenario]] = {
+    "parked.published": PublishScenario,
+    "parked.brought_back": BackScenario,
+}
 """Points that their part's scenario does not reach."""
 
 VISITS = {

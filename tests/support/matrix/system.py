@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class System:
     folder: Path
     acts: bool = False
     after_s: float | None = None
+    bad: bool = False
     children: list[Child] = field(default_factory=list)
     _written: int = 0
 
@@ -69,6 +70,7 @@ class System:
         migrate(self.settings)
         make_tables(self.stack.database, ACCOUNTS)
         self.do("create table ledger_act (event_id text)")
+        self.do("create table ledger_fixed (yes integer)")
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -105,11 +107,21 @@ class System:
         log = self.folder / f"{len(self.children)}-{name}.log"
         child = Child(f"{len(self.children)}-{name}", command, log, self.stack.topic)
         self.children.append(child)
-        child.start(**more, LEDGER_DATABASE=self.stack.database, **({"LEDGER_ACTS": "1"} if self.acts else {}))
+        switches = {"LEDGER_ACTS": self.acts, "LEDGER_BAD": self.bad}
+        child.start(**more, **{name: "1" for name, on in switches.items() if on})
         return child
 
-    def open_topic(self) -> None:
-        wire.declare(self.stack.broker, self.stack.options, self.stack.topic, ["books"])
+    def complete(self, arguments: list[str]) -> Child:
+        """A command of ``relevo`` to its end, which must be a good one."""
+        child = self.run("operator", arguments)
+        assert child.process is not None
+        self.wait(lambda: not child.running, f"{arguments} ends")
+        assert child.process.poll() == 0, child.tail()
+        return child
+
+    def open_topic(self, topic: str | None = None, consumers: Sequence[str] = ("books", wire.READER)) -> None:
+        """Create it, and what a broker without history needs so that it keeps its messages for ``consumers``."""
+        wire.declare(self.stack.broker, self.stack.options, topic or self.stack.topic, consumers)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         with contextlib.closing(connect(self.stack.database)) as connection:

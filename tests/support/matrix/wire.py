@@ -17,13 +17,13 @@ QUIET_S = 0.5
 
 
 def declare(url: str, options: dict[str, Any], topic: str, consumers: Sequence[str]) -> None:
-    """The topic, and what a broker without history needs so that it keeps messages for ``consumers`` and for us."""
+    """The topic, and what a broker without history needs so that it keeps messages for ``consumers``."""
 
     async def go() -> None:
         broker = broker_for(url, options)
         await broker.ensure_topics([topic])
         if not broker.capabilities.keeps_history:
-            for name in (*consumers, READER):
+            for name in consumers:
                 await (await broker.subscribe(name, [topic])).aclose()
 
     asyncio.run(go())

@@ -1,0 +1,66 @@
+"""What a scenario is: which process is armed, and the steps that lead to its points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from tests.support.ledger.child import Child
+from tests.support.matrix.system import System
+
+Hit = Callable[[], bool]
+
+
+@dataclass
+class Scenario:
+    """One run. ``probe``: for the process of ``role``; ``hit``: whether it met it. ``steps`` are tried one after
+    the other until it does: each makes the system do more."""
+
+    system: System
+    probe: str
+    hit: Hit = field(default=lambda: False)
+
+    role: ClassVar[str] = "relay"
+    repeats: ClassVar[bool] = False
+    """Whether a fault of this process may repeat what was with the broker."""
+    acts: ClassVar[bool] = False
+    after_s: ClassVar[float | None] = None
+    bad: ClassVar[bool] = False
+    """Whether some accounts' messages are refused by the handler until the ledger is fixed."""
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """More options of the broker, by stack."""
+    command: ClassVar[bool] = False
+    """The armed process is a command with an end: when its connections are cut it may fail, and is run again."""
+
+    def prepare(self) -> None:
+        """Before any process is started."""
+        self.system.open_topic()
+
+    def others(self) -> Sequence[str]:
+        """Roles that run beside the armed process, healthy."""
+        return ["consumer"]
+
+    def before(self) -> None:
+        """When the others run, before the armed process is started."""
+
+    def arm(self) -> Child:
+        return self.system.start(self.role, self.probe)
+
+    def steps(self) -> Sequence[Callable[[], None]]:
+        return [self.system.write]
+
+    def again(self) -> Child:
+        """The armed process once more, healthy: after a kill, or in place of one that is frozen."""
+        return self.system.start(self.role)
+
+    def finish(self) -> None:
+        """After the fault: more of the same, so that the system must go on and not only clean up."""
+        self.system.write(20)
+
+    def done(self) -> bool:
+        """Beside the ledger itself."""
+        return self.system.unsettled() == 0
+
+    def check(self) -> None:
+        """Beside the ledger itself, at the end."""
