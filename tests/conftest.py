@@ -25,7 +25,7 @@ from tests.support.matrix.report import pytest_terminal_summary  # noqa: E402, F
 from tools.services import service  # noqa: E402
 from tools.services.kafka import VERSION as OUR_KAFKA_VERSION  # noqa: E402
 
-LABELS = {"postgres": "PostgreSQL", "kafka": "Kafka", "rabbitmq": "RabbitMQ"}
+LABELS = {"postgres": "PostgreSQL", "kafka": "Kafka", "rabbitmq": "RabbitMQ", "rabbitmq4": "RabbitMQ 4"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return [f"relevo: {python}, {_describe_postgres()}, {_describe_kafka()}"]
+    return [f"relevo: {python}, {_describe_postgres()}, {_describe_kafka()}, {_describe_rabbitmq()}"]
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +53,14 @@ def kafka_url() -> str:
 @pytest.fixture(scope="session")
 def rabbitmq_url() -> str:
     return _url("rabbitmq")
+
+
+@pytest.fixture(params=["rabbitmq", "rabbitmq4"])
+def each_rabbitmq_url(request: pytest.FixtureRequest) -> str:
+    """RabbitMQ 3.10, and 4.0 where it runs: optional, so its absence skips even with RELEVO_REQUIRE_SERVICES."""
+    if request.param == "rabbitmq4" and not service("rabbitmq4").running:
+        pytest.skip("RabbitMQ 4 is not running (optional): python -m tools.services start rabbitmq4")
+    return _url(request.param)
 
 
 @pytest.fixture
@@ -103,3 +111,12 @@ def _describe_kafka() -> str:
     if server.given_url is not None:
         return f"Kafka at {urlsplit(server.given_url).hostname}"
     return f"Kafka {OUR_KAFKA_VERSION}"
+
+
+def _describe_rabbitmq() -> str:
+    found = [
+        f"{LABELS[name]} at {urlsplit(service(name).url).port}"
+        for name in ("rabbitmq", "rabbitmq4")
+        if service(name).running
+    ]
+    return ", ".join(found) or "no RabbitMQ"

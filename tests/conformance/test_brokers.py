@@ -75,8 +75,8 @@ class TestKafka(BrokerConformance):
 
 class TestRabbitMQ(BrokerConformance):
     @pytest.fixture
-    def make_broker(self, rabbitmq_url: str) -> Any:
-        return functools.partial(broker_for, rabbitmq_url, {"member_timeout_s": 2.0})
+    def make_broker(self, each_rabbitmq_url: str) -> Any:
+        return functools.partial(broker_for, each_rabbitmq_url, {"member_timeout_s": 2.0})
 
     @pytest.fixture(params=["frozen", "killed"])
     def outage(self, own_rabbitmq: PrivateRabbitMQ, request: pytest.FixtureRequest) -> Any:

@@ -23,6 +23,12 @@ GROUP = "books"
 
 
 @pytest.fixture
+def rabbitmq_url(each_rabbitmq_url: str) -> str:
+    """Every test runs on both servers."""
+    return each_rabbitmq_url
+
+
+@pytest.fixture
 async def topic(rabbitmq_url: str) -> str:
     name = f"rabbit.{secrets.token_hex(8)}"
     await broker_for(rabbitmq_url).ensure_topics([name])

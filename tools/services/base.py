@@ -42,6 +42,7 @@ class Service:
     port_names: ClassVar[Sequence[str]] = ("main",)
     start_timeout_s: ClassVar[float] = 60.0
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    optional: ClassVar[bool] = False  # started only when it is named
 
     # -- for subclasses ------------------------------------------------------------------------------------------
 

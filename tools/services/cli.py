@@ -1,6 +1,6 @@
 """Real servers for the tests. Usage: python -m tools.services VERB [NAME...]
 
-  up       start what is not running (default: all), print the URLs
+  up       start what is not running (default: all but the optional ones), print the URLs
   down     stop all
   status   one line per service
   env      print the URLs of what is running
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         say(__doc__ or "")
         return 0 if verb in ("help", "-h", "--help") else 2
     try:
-        chosen = [service(name) for name in rest or names()]
+        chosen = [service(name) for name in rest or names(optional=verb not in ("up", "run"))]
     except ServiceError as error:
         say(f"error: {error}")
         return 2

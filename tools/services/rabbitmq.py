@@ -9,6 +9,7 @@ from pathlib import Path
 
 from . import packages, ports
 from .base import Command, Service
+from .debian_root import debian_root
 from .errors import ServiceError
 
 OWN = "set RELEVO_TEST_RABBITMQ_URL to a RabbitMQ of your own (amqp://user:password@host:port/vhost)"
@@ -41,7 +42,6 @@ class RabbitMQ(Service):
         packages.apt_install("rabbitmq-server", instead=OWN)
 
     def prepare(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         settings = {
             "listeners.tcp.1": f"127.0.0.1:{self.port()}",
             "disk_free_limit.absolute": "50MB",
@@ -55,21 +55,25 @@ class RabbitMQ(Service):
         (self.folder / "enabled_plugins").write_text("[].\n")
 
     def command(self) -> Command:
-        env = {
-            "HOME": str(self.folder),  # where the cookie goes
+        script = RUN.format(epmd=self.port("epmd"), server=shlex.quote(str(SERVER)))
+        return Command(["/bin/sh", "-c", script], env=self.environment(str(self.folder)))
+
+    def environment(self, folder: str) -> dict[str, str]:
+        """``folder``: where the server finds its data."""
+        return {
+            "HOME": folder,  # where the cookie goes
+            "LANG": "C.UTF-8",
             "RABBITMQ_NODENAME": f"relevo{self.port()}@localhost",
-            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
-            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
-            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
-            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+            "RABBITMQ_MNESIA_BASE": f"{folder}/mnesia",
+            "RABBITMQ_LOG_BASE": f"{folder}/log",
+            "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/enabled_plugins",
+            "RABBITMQ_PID_FILE": f"{folder}/pid",
             "RABBITMQ_DIST_PORT": str(self.port("distribution")),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self.port("epmd")),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +S 2:2",
         }
-        script = RUN.format(epmd=self.port("epmd"), server=shlex.quote(str(SERVER)))
-        return Command(["/bin/sh", "-c", script], env=env)
 
     def ready(self) -> bool:
         """The server answers a client's greeting: its port opens last, but a connection may wait in the backlog."""
@@ -84,3 +88,31 @@ class RabbitMQ(Service):
 
     def make_url(self, port: int) -> str:
         return f"amqp://guest:guest@127.0.0.1:{port}/"
+
+
+class RabbitMQ4(RabbitMQ):
+    """RabbitMQ 4.0 of Debian 13, in a folder of its own. Only on request: it is 170 MB and needs root."""
+
+    name = "rabbitmq4"
+    url_variable = "RELEVO_TEST_RABBITMQ4_URL"
+    slot = 3
+    optional = True
+
+    def install(self) -> None:
+        own = OWN.replace("RELEVO_TEST_RABBITMQ_URL", self.url_variable)
+        debian_root(self.name, "trixie", ("rabbitmq-server",), instead=own)
+
+    def command(self) -> Command:
+        own = OWN.replace("RELEVO_TEST_RABBITMQ_URL", self.url_variable)
+        root = debian_root(self.name, "trixie", ("rabbitmq-server",), instead=own)
+        server = next((root / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*")) / "sbin/rabbitmq-server"
+        script = RUN.format(epmd=self.port("epmd"), server=shlex.quote("/" + str(server.relative_to(root))))
+        variables = [f"{name}={value}" for name, value in self.environment("/srv/data").items()]
+        path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+        # The mounts are this process's own and go with it.
+        enter = (
+            'mount --bind /dev "$0/dev" && mount -t proc proc "$0/proc" && mount --bind "$1" "$0/srv/data" '
+            '&& root=$0 && shift && exec chroot "$root" env -i "$@"'
+        )
+        inside = [path, *variables, "/bin/sh", "-c", script]
+        return Command(["unshare", "--mount", "sh", "-c", enter, str(root), str(self.folder), *inside])
