@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event(Generic[T]):
-    """One message as its handler sees it. ``attempt``: 1 for the first counted run. ``replayed``: it was processed
-    before and comes again in a repair. ``time``: when it was added to the outbox, aware, UTC."""
+    """One message as its handler sees it. ``attempt``: 1 for the first counted run. ``replayed``: it comes again
+    in a replay. ``time``: when it was added to the outbox, aware, UTC."""
 
     id: UUID
     type: str

@@ -82,7 +82,9 @@ class Runs:
         self._slots = slots
         self._threads = threads
 
-    async def once(self, handler: Handler, message: Message, steps: Steps, attempt: int) -> Result:
+    async def once(
+        self, handler: Handler, message: Message, steps: Steps, attempt: int, *, replayed: bool = False
+    ) -> Result:
         """Decode, run ``steps`` with the handler in one transaction, classify."""
         try:
             data = handler.data_of(message)
@@ -91,7 +93,7 @@ class Runs:
         except Exception as error:  # noqa: BLE001 - a model's own validator may raise anything
             error_type, text = describe(error)
             return RejectAsked(clean(f"the payload cannot be decoded: {error_type}: {text}"), error_type)
-        event = Event.of(message, data, attempt=attempt, consumer=self._consumer)
+        event = Event.of(message, data, attempt=attempt, consumer=self._consumer, replayed=replayed)
         job = Job(message, handler.function, event, handler.wants_tx)
         transactions = self._transactions[handler]
         if self._idle_ms and transactions.dialect == "postgresql":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 
 from relevo.brokers.embedded import CAPABILITIES, topics
 from relevo.brokers.embedded.file import BrokerFile, writing
+from relevo.brokers.embedded.history import EmbeddedHistory
 from relevo.brokers.embedded.options import parse
 from relevo.brokers.embedded.publisher import EmbeddedPublisher
 from relevo.brokers.embedded.subscription import EmbeddedSubscription
@@ -42,6 +44,18 @@ class EmbeddedBroker:
             await file.release()
             raise
         return subscription
+
+    async def history(
+        self, topics: Sequence[str], *, since: datetime | None = None, after: Mapping[str, int] | None = None
+    ) -> EmbeddedHistory:
+        file = self._file()
+        history = EmbeddedHistory(file)
+        try:
+            await history.open(list(dict.fromkeys(topics)), since, after or {})
+        except BaseException:
+            await history.aclose()
+            raise
+        return history
 
     async def ensure_topics(self, wanted: Sequence[str]) -> Sequence[str]:
         def create(connection: sqlite3.Connection) -> Sequence[str]:

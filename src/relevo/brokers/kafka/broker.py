@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from relevo.brokers.kafka import CAPABILITIES
 from relevo.brokers.kafka.admin import Topics
+from relevo.brokers.kafka.history import KafkaHistory
 from relevo.brokers.kafka.options import parse
 from relevo.brokers.kafka.publisher import KafkaPublisher
 from relevo.brokers.kafka.subscription import KafkaSubscription
@@ -33,6 +35,17 @@ class KafkaBroker:
         subscription = KafkaSubscription(self._options, consumer, topics, from_start)
         subscription.start()
         return subscription
+
+    async def history(
+        self, topics: Sequence[str], *, since: datetime | None = None, after: Mapping[str, int] | None = None
+    ) -> KafkaHistory:
+        history = KafkaHistory(self._options)
+        try:
+            await history.open(list(dict.fromkeys(topics)), since, after or {})
+        except BaseException:
+            await history.aclose()
+            raise
+        return history
 
     async def ensure_topics(self, topics: Sequence[str]) -> Sequence[str]:
         return await Topics(self._options).create(topics, self._options.own.partitions, self._options.own.replication)

@@ -1,0 +1,254 @@
+"""Running messages again for one consumer, in the process of ``relevo replay`` and beside the live ones.
+
+*repair*: only handlers that said ``on_replay="apply"``, whatever the inbox says. *again*: every handler, under a new
+generation of the inbox, so that each message runs once per replay however often it is resumed; and the keys it touches
+are held from their first message to the end of the replay: what arrives meanwhile queues behind, and is drained then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from relevo.consumer.consumer import Consumer
+from relevo.consumer.handlers import Handler
+from relevo.consumer.runs import Result, Runs, Slots, follow
+from relevo.consumer.shared import CONFLICTS_MAX, unhandled, why
+from relevo.consumer.start import sources_of
+from relevo.consumer.threads import HandlerThreads
+from relevo.consumer.work import CALL, Steps
+from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
+from relevo.errors import LostOwnershipError
+from relevo.message import Message
+from relevo.outcome import Accepted, Conflict, Failed
+from relevo.policy import PROBE_BACKOFF
+from relevo.ports.broker import Delivery
+from relevo.ports.database import Database
+from relevo.script import Script, Statement
+from relevo.settings import Settings
+from relevo.storage import holding, inboxing, replaying
+from relevo.storage.catalog import Catalog
+from relevo.storage.holding import Claimed, KeyId, key_id
+from relevo.storage.replaying import Failure, Mode
+
+DELAY_MAX_S = 5.0
+"""Longest wait before a failed handler runs again: a replay is watched by a person, who can resume it later."""
+FENCE_S = 0.02
+HELD = "its key is held for another reason (waiting or parked): settle that first, then resume the replay"
+
+
+def repaired(consumer: str, key: KeyId, message: Message) -> Steps:
+    """The handler despite the inbox row. What an operator skipped or discarded stays so, and what still waits in its
+    key's queue stays there."""
+    held = yield Statement("held.lock_key", key.params())
+    found = yield from inboxing.find(consumer, message.event_id)
+    if found in ("skipped", "discarded"):
+        return "duplicate"
+    if held and found is None:
+        return "behind"
+    if found is None:
+        yield from inboxing.insert(consumer, message.event_id)  # purged since, or not delivered yet: done with this
+    yield CALL
+    return "handled"
+
+
+def again(consumer: str, claim: Claimed | None, message: Message, generation: int, lease_s: float) -> Steps:
+    """Once per generation. Whether the key is still ours is asked at the end, so that arrivals need not wait for a slow
+    handler to queue behind."""
+    found = yield from inboxing.find(consumer, message.event_id)
+    if found in ("skipped", "discarded"):
+        return "duplicate"
+    if not (yield from inboxing.insert(consumer, message.event_id, generation=generation)):
+        return "duplicate"
+    if found is None:
+        yield from inboxing.insert(consumer, message.event_id)
+    yield CALL
+    if claim is not None and not (yield from replaying.still_ours(claim, lease_s)):
+        raise LostOwnershipError(f"the key of {message.event_id} is not held by this replay any more")
+    return "handled"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of messages. ``skipped``: handlers that are not for this mode, types without one, and what the inbox
+    knows as skipped, discarded or done in this generation."""
+
+    handled: int = 0
+    skipped: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+
+class Replayer:
+    """Runs pages of messages for ``consumer``; keys side by side, each key in order. For one event loop."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        settings: Settings,
+        database: Database,
+        mode: Mode,
+        *,
+        job_id: UUID,
+        generation: int,
+        holder: UUID,
+        blocked: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        self._consumer = consumer
+        self._routes = consumer.routes()
+        self._settings = settings.consumer
+        self._database = database
+        self._mode = mode
+        self._job_id = job_id
+        self._generation = generation
+        self._holder = holder
+        self._blocked = set(blocked)
+        self._claims: dict[KeyId, Claimed | None] = {}
+        self._threads = HandlerThreads(self._settings.threads)
+        self._sources = sources_of(consumer, settings.database)
+        self._catalog = Catalog(database.dialect, settings.database.schema, settings.database.prefix)
+        slots = Slots(
+            asyncio.Semaphore(self._settings.threads),
+            asyncio.Semaphore(self._settings.connections_max),
+            asyncio.Semaphore(1),
+        )
+        self._runs = Runs(consumer.name, self._catalog, self._sources, slots, self._threads)
+
+    def wants(self, type_name: str) -> bool:
+        """Whether a message of this type would run a handler in this mode."""
+        handler = self._routes.find(type_name)
+        return handler is not None and (self._mode == "again" or handler.on_replay == "apply")
+
+    async def page(self, deliveries: Sequence[Delivery]) -> Tally:
+        """Run them all; returns when all are done or given up. Raises ``UnreachableError`` when the database is away
+        for longer than its retries; the page may be run again then."""
+        tally = Tally()
+        keys: dict[KeyId, list[tuple[Delivery, Handler | None]]] = {}
+        for delivery in deliveries:
+            message = delivery.message
+            handler = self._routes.find(message.type)
+            if delivery.malformed is None and not self.wants(message.type):
+                tally.skipped += 1
+                continue
+            ordered = handler is None or handler.policy.order == "key"
+            keys.setdefault(key_id("consumer", self._consumer.name, message, ordered=ordered), []).append(
+                (delivery, handler)
+            )
+        if self._mode == "again":
+            await self._hold([key for key in keys if not key.alone and key not in self._claims])
+        await asyncio.gather(*(self._key(key, work, tally) for key, work in keys.items()))
+        return tally
+
+    async def renew(self) -> None:
+        """Keep the keys; three times per lease."""
+        if self._claims:
+            name, lease_s = self._consumer.name, self._settings.lease_s
+            await self._database.run(holding.renew("consumer", name, self._holder, lease_s))
+
+    async def aclose(self) -> None:
+        """Let go of the keys: what queued behind is drained by the consumer's processes, and the keys are live then."""
+        try:
+            claims = [claim for claim in self._claims.values() if claim is not None]
+            self._claims.clear()
+            if claims:
+                await self._database.run(_released(claims))
+        finally:
+            self._threads.close()
+            for source in set(self._sources.values()):
+                await source.aclose()
+
+    async def _hold(self, keys: Sequence[KeyId]) -> None:
+        """Hold the keys, then wait until no live transaction is left that found one of them live before."""
+        if not keys:
+            return
+        lease_s = self._settings.lease_s
+
+        def hold() -> Script[dict[KeyId, Claimed | None]]:
+            found = {}
+            for key in sorted(keys, key=lambda each: (each.topic, each.key)):
+                found[key] = yield from replaying.hold_key(key, self._job_id, self._holder, lease_s)
+            return found
+
+        self._claims.update(await self._database.run(hold()))
+        if self._database.dialect != "postgresql":
+            return  # one writer at a time: whoever wrote before has committed
+        table = self._catalog.table("held_key")
+        before = await self._database.run(replaying.running(table), read_only=True)
+        while before:
+            await asyncio.sleep(FENCE_S)
+            before &= await self._database.run(replaying.running(table), read_only=True)
+
+    async def _key(self, key: KeyId, work: Sequence[tuple[Delivery, Handler | None]], tally: Tally) -> None:
+        name = (key.topic, key.key)
+        for delivery, handler in work:
+            message = delivery.message
+            if name in self._blocked:
+                tally.failures.append(Failure(message, "Behind", "an earlier message of its key failed in this replay"))
+            elif handler is None or delivery.malformed is not None:
+                tally.failures.append(_failure(message, unhandled(message, delivery.malformed)))
+            elif self._mode == "again" and not key.alone and self._claims.get(key) is None:
+                self._blocked.add(name)
+                tally.failures.append(Failure(message, "Held", HELD))
+            else:
+                outcome = await self._message(key, handler, message)
+                if isinstance(outcome, Accepted):
+                    tally.handled += 1
+                elif isinstance(outcome, Failure):
+                    tally.failures.append(outcome)
+                    if not key.alone:
+                        self._blocked.add(name)
+                else:
+                    tally.skipped += 1
+
+    async def _message(self, key: KeyId, handler: Handler, message: Message) -> Result | Failure:
+        """Until it ran, is known to need no run, or has failed as often as its handler's policy allows."""
+        attempt, conflicts, outages = 1, 0, 0
+        while True:
+            outcome = await self._runs.once(handler, message, self._steps(key, message), attempt, replayed=True)
+            conflicts = conflicts + 1 if isinstance(outcome, Conflict) else 0
+            if conflicts > CONFLICTS_MAX and isinstance(outcome, Conflict):
+                outcome = Failed("conflict", outcome.reason)
+            decision = follow(outcome, attempt, handler.policy)
+            match decision:
+                case Settle():
+                    return outcome
+                case Again(delay_s, _, counts):
+                    attempt += int(counts)
+                    await asyncio.sleep(min(delay_s, DELAY_MAX_S))
+                case Wait(delay_s):
+                    attempt += 1
+                    await asyncio.sleep(min(delay_s, DELAY_MAX_S))
+                case Park() | Skip():
+                    return _failure(message, outcome)
+                case HandBack():
+                    raise LostOwnershipError("this replay stood still until its lease was over: resume it")
+                case LookUp():
+                    if await self._looked_up(message):
+                        return Accepted()
+                case Pause():
+                    outages += 1
+                    await asyncio.sleep(PROBE_BACKOFF.delay_s(outages))
+
+    def _steps(self, key: KeyId, message: Message) -> Steps:
+        if self._mode == "repair":
+            return repaired(self._consumer.name, key, message)
+        claim = None if key.alone else self._claims[key]
+        return again(self._consumer.name, claim, message, self._generation, self._settings.lease_s)
+
+    async def _looked_up(self, message: Message) -> bool:
+        """After a lost reply to COMMIT. A repair leaves no mark of its own: it is applied again, which it may be."""
+        if self._mode == "repair":
+            return False
+        name, generation = self._consumer.name, self._generation
+        return await self._database.run(inboxing.find(name, message.event_id, generation=generation)) is not None
+
+
+def _failure(message: Message, outcome: object) -> Failure:
+    said = why(getattr(outcome, "reason", "") or "failed", outcome)
+    return Failure(message, said.error_type, said.error or said.reason)
+
+
+def _released(claims: Sequence[Claimed]) -> Script[None]:
+    for claim in claims:
+        yield from holding.release(claim, refund=0)
