@@ -19,6 +19,7 @@ COMMANDS = {
     "relay": ("relevo.cli.relay", "Move messages from the outbox to the broker. Run as many as you like."),
     "consume": ("relevo.cli.consume", "Run consumers: relevo consume shop.consumers:billing"),
     "effects": ("relevo.cli.effects", "Perform outward acts, list them, settle those of unknown outcome."),
+    "replay": ("relevo.cli.replay", "Process a time window, a range or a key again, for one consumer."),
     "status": ("relevo.cli.status", "What is pending, who works, what is paused or held."),
     "parked": ("relevo.cli.parked", "Held keys: list, show, redrive, skip, discard, edit."),
     "pause": ("relevo.cli.pause", "Stop a destination, topic, consumer, lane or key, and say why."),

@@ -48,4 +48,5 @@ grant insert, update, delete on {held_message} to :role;
 grant insert on {inbox}, {audit} to :role;
 grant insert, update on {job} to :role;
 grant select, update on {effect} to :role;
-grant select, insert, update, delete on {replay}, {replay_failure} to :role
+grant select, insert, update, delete on {replay}, {replay_failure} to :role;
+grant insert, update, delete on {keep} to :role
