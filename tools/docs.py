@@ -20,7 +20,7 @@ from relevo.ops import status_report
 from relevo.ops.init import toml
 from relevo.ops.settings_text import Setting, destination_settings, settings_tree
 from relevo.runtime.supervise import StoppedError
-from tools import docs_code
+from tools import docs_classification, docs_code
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by `python -m tools.docs` from the code; a test holds that it is up to date. -->\n"
@@ -34,6 +34,7 @@ def pages() -> dict[str, str]:
         "exit-codes.md": _exit_codes(),
         "tables.md": _tables(),
         "status.md": _status(),
+        "classification.md": _page("What an error means", docs_classification.page()),
         **docs_code.pages(),
     }
 

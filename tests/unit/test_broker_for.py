@@ -11,6 +11,7 @@ import pytest
 
 from relevo.brokers import broker_for, capabilities_table
 from relevo.brokers.kafka import outcomes
+from relevo.brokers.rabbitmq import outcomes as rabbitmq_outcomes
 from relevo.errors import ConfigError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "brokers.md"
@@ -24,15 +25,16 @@ def test_an_unknown_scheme_names_the_known_ones(url: str) -> None:
 
 def test_passwords_are_not_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
-        broker_for("amqp://me:hunter2@host:1")
+        broker_for("nats://me:hunter2@host:1")
     assert "hunter2" not in str(caught.value)
 
 
 def test_adapters_load_no_client_until_asked() -> None:
-    """The capability table needs no Kafka client; neither does the embedded broker."""
+    """The capability table needs no client of Kafka or RabbitMQ; neither does the embedded broker."""
     code = (
         "import sys; from relevo.brokers import broker_for, capabilities_table; capabilities_table();"
-        "broker_for('embedded:x.db'); assert 'confluent_kafka' not in sys.modules"
+        "broker_for('embedded:x.db'); assert 'confluent_kafka' not in sys.modules;"
+        "assert not {'aio_pika', 'aiormq'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -48,7 +50,14 @@ def test_a_missing_extra_names_the_install_line() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@pytest.mark.parametrize(("name", "expected"), [("capabilities", capabilities_table), ("outcomes", outcomes.table)])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("capabilities", capabilities_table),
+        ("outcomes", outcomes.table),
+        ("rabbitmq outcomes", rabbitmq_outcomes.table),
+    ],
+)
 def test_the_docs_repeat_the_data(name: str, expected: object) -> None:
     """The tables of the reference are what the adapters declare."""
     text = DOCS.read_text("utf-8")

@@ -15,7 +15,7 @@ _SCHEMA = {
     "`relevo migrate --grant ROLE:NAME --sql` prints the grants that writer, relay, consumer and operator need",
     "25006": "{where} is read-only (a standby, or default_transaction_read_only). Point Relevo at the primary",
 }
-_UNREACHABLE_CLASSES = ("08", "57P", "53")  # connection exceptions, operator intervention, insufficient resources
+_UNREACHABLE_CLASSES = ("08", "57P", "53", "58")  # connection, operator intervention, resources, system error
 _AUTHENTICATION = ("28000", "28P01", "3D000")
 
 

@@ -18,10 +18,14 @@ Stage = Literal["begin", "ours", "handler", "commit"]
 """Where it happened: taking the connection, Relevo's own statements, the handler with its flush, or COMMIT."""
 
 _CONFLICTS = ("40001", "40P01")
+_UNKNOWN_END = ("08007", "40003")  # the server itself does not know how the transaction or statement ended
 _OUTAGES = ("08", "57P", "53", "58")  # connection, operator intervention, resources, system error
 _NOT_A_PRIMARY = "25006"
 _SQLITE_CONFLICTS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_SQLITE_OUTAGES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+_SQLITE_OUTAGES = (
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN),
+    *(sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_PERM),  # a broken file is no message's fault
+)
 
 
 def classify(error: Exception, stage: Stage, *, broken: bool) -> HandleOutcome:
@@ -30,7 +34,7 @@ def classify(error: Exception, stage: Stage, *, broken: bool) -> HandleOutcome:
     reason = f"{error_type}: {text}"
     codes = list(sqlstates(error))
     primary = list(sqlite_codes(error))
-    if stage == "commit" and (broken or any(code == "08007" for code in codes)):
+    if stage == "commit" and (broken or any(code in _UNKNOWN_END for code in codes)):
         return Ambiguous(reason)
     if broken or stage == "begin":
         return Unavailable(reason)
