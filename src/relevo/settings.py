@@ -83,6 +83,19 @@ class EffectsSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     poll_s: float = 0.5
 
 
+class RetentionSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What becomes of settled messages, done by one relay for all. ``outbox_days``: how long they stay in the outbox
+    (0: for ever), ``then``: what follows. ``every_s``: how often relays purge (0: never, only ``relevo purge``).
+    ``batch`` and ``pause_s``: rows per transaction, and seconds between two. The inbox has
+    ``consumer.inbox_window_s``."""
+
+    outbox_days: float = 7.0
+    then: Literal["delete", "archive"] = "delete"
+    every_s: float = 3600.0
+    batch: int = 1000
+    pause_s: float = 0.02
+
+
 class DestinationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a topic wants when its broker rejects a message."""
 
@@ -112,6 +125,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     consumer: ConsumerSettings = msgspec.field(default_factory=ConsumerSettings)
     effects: EffectsSettings = msgspec.field(default_factory=EffectsSettings)
     destinations: dict[str, DestinationSettings] = {}
+    retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
     health: HealthSettings = msgspec.field(default_factory=HealthSettings)
     log: LogSettings = msgspec.field(default_factory=LogSettings)
 
@@ -126,6 +140,7 @@ _SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "relay": RelaySettings,
     "consumer": ConsumerSettings,
     "effects": EffectsSettings,
+    "retention": RetentionSettings,
     "health": HealthSettings,
     "log": LogSettings,
 }
@@ -182,6 +197,11 @@ def check(settings: Settings, where: str = "the settings") -> Settings:
         (settings.consumer.batch_max < 1, "consumer.batch_max must be at least 1"),
         (settings.consumer.connections_max < 1, "consumer.connections_max must be at least 1"),
         (settings.consumer.threads < 1, "consumer.threads must be at least 1"),
+        (settings.retention.outbox_days < 0, "retention.outbox_days must not be below 0"),
+        (settings.retention.every_s < 0, "retention.every_s must not be below 0"),
+        (not 1 <= settings.retention.batch <= 10_000, "retention.batch must be from 1 to 10000"),
+        (settings.retention.pause_s < 0, "retention.pause_s must not be below 0"),
+        (settings.consumer.inbox_window_s <= 0, "consumer.inbox_window_s must be above 0"),
         (settings.consumer.lease_s <= 0, "consumer.lease_s must be above 0"),
         (settings.effects.grace_s <= 0, "effects.grace_s must be above 0"),
         (settings.effects.at_once < 1, "effects.at_once must be at least 1"),

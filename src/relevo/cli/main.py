@@ -24,6 +24,7 @@ COMMANDS = {
     "parked": ("relevo.cli.parked", "Held keys: list, show, redrive, skip, discard, edit."),
     "pause": ("relevo.cli.pause", "Stop a destination, topic, consumer, lane or key, and say why."),
     "resume": ("relevo.cli.resume", "Let it go on."),
+    "purge": ("relevo.cli.purge", "Delete or archive what is old, in small batches."),
     "demo": ("relevo.cli.demo", "Lose nothing while the relay is killed, on this machine."),
 }
 

@@ -22,6 +22,7 @@ from relevo.settings import (
     HealthSettings,
     LogSettings,
     RelaySettings,
+    RetentionSettings,
     Settings,
 )
 
@@ -50,6 +51,11 @@ DESCRIPTIONS: Final = {
     "consumer.inbox_window_s": "How long the inbox remembers an event, in seconds: a later duplicate is applied again.",
     "consumer.stop_timeout_s": "How long the first SIGTERM waits for the handlers that run, in seconds.",
     "consumer.handler_idle_timeout_s": "PostgreSQL ends a transaction of a handler that is idle for so long; 0: never.",
+    "retention.outbox_days": "How long settled messages stay in the outbox, in days; 0: for ever.",
+    "retention.then": "What becomes of them: deleted, or moved to the table `relevo_archive`.",
+    "retention.every_s": "How often one of the relays purges, in seconds; 0: only `relevo purge` does.",
+    "retention.batch": "Rows looked at by one transaction of a purge.",
+    "retention.pause_s": "How long a purge rests between two transactions, in seconds.",
     "effects.grace_s": "A lease is the effect's time-out and this, in seconds; acts begin in its first half.",
     "effects.at_once": "Acts under way at once in one process.",
     "effects.poll_s": "How often effects that other processes recorded are looked for, in seconds.",
@@ -68,6 +74,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "relay": RelaySettings,
     "consumer": ConsumerSettings,
     "effects": EffectsSettings,
+    "retention": RetentionSettings,
     "health": HealthSettings,
     "log": LogSettings,
 }

@@ -21,6 +21,7 @@ from relevo.ports.database import Database
 from relevo.ports.source import Source
 from relevo.relay.chores import keep_doing
 from relevo.relay.engine import RelayEngine
+from relevo.relay.maintenance import Maintenance
 from relevo.relay.mover import Mover
 from relevo.relay.ownership import Ownership
 from relevo.settings import Settings, load
@@ -159,13 +160,19 @@ class Relay:
 
     def _chores(self, engine: RelayEngine) -> dict[str, Callable[[], Awaitable[float]]]:
         """What runs beside the engine, by name."""
-        mover = Mover(engine.database, self.relay_id, self.settings.relay.lease_s, engine.wake.set)
+        lease_s = self.settings.relay.lease_s
+        care = Maintenance(engine.database, self.relay_id, self.settings, lease_s)
+        mover = Mover(engine.database, self.relay_id, lease_s, engine.wake.set)
 
         async def look_at_pauses() -> float:
             engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))
             return pausing.LOOK_S
 
-        return {"looking at pauses": look_at_pauses, "moving scheduled messages": mover.turn}
+        return {
+            "looking at pauses": look_at_pauses,
+            "moving scheduled messages": mover.turn,
+            "purging": care.turn,
+        }
 
     async def _keep_ownership(self, engine: RelayEngine) -> None:
         """Renew three times per lease, oftener while lanes are on the move."""

@@ -50,6 +50,7 @@ KNOWN = {
     "replay.ran": "a page of a replay was handled, its position is not stored",
     "replay.stored": "the position of a replay is stored",
     "consumer.stored": "a durable handler's message is in the table, not acknowledged",
+    "purge.batch": "a batch of old rows is gone and committed",
     "mover.inserted": "scheduled messages are in the outbox, not committed",
     "mover.committed": "scheduled messages were moved and committed",
 }

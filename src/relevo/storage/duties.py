@@ -45,6 +45,11 @@ def done(duty: Duty) -> Script[None]:
     yield Statement("duty.done", _params(duty))
 
 
+def leave_one(duty: Duty) -> Script[None]:
+    """Give this duty up."""
+    yield Statement("duty.leave_one", _params(duty))
+
+
 def leave(holder: UUID) -> Script[None]:
     """Give every duty of ``holder`` up, so that others need not wait for the lease."""
     yield Statement("duty.leave", {"holder": str(holder)})

@@ -23,3 +23,7 @@ where name = cast(:name as text) and holder = cast(:holder as uuid) and epoch = 
 
 -- name: duty.leave
 update {duty} set holder = null, epoch = epoch + 1, expires_at = '-infinity' where holder = cast(:holder as uuid);
+
+-- name: duty.leave_one
+update {duty} set holder = null, epoch = epoch + 1, expires_at = '-infinity'
+where name = cast(:name as text) and holder = cast(:holder as uuid) and epoch = cast(:epoch as bigint);

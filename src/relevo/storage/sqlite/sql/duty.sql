@@ -20,3 +20,7 @@ where name = :name and holder = :holder and epoch = :epoch;
 
 -- name: duty.leave
 update {duty} set holder = null, epoch = epoch + 1, expires_at = 0 where holder = :holder;
+
+-- name: duty.leave_one
+update {duty} set holder = null, epoch = epoch + 1, expires_at = 0
+where name = :name and holder = :holder and epoch = :epoch;

@@ -1,0 +1,104 @@
+-- Retention: small batches, each a transaction of its own, along a primary key, so that no statement is long. Nobody else
+-- locks rows that are settled and old, but for another purge, which goes the same way and so cannot deadlock. What is
+-- unsettled, held, or needed by a job is never touched.
+
+-- name: purge.now
+select cast(extract(epoch from clock_timestamp()) as double precision);
+
+-- name: purge.count
+-- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
+with page as materialized (
+  select seq, event_id, created_at, settled_at, outcome from {outbox}
+  where seq > cast(:after as bigint) order by seq limit cast(:limit as integer)
+)
+select max(seq), count(*), count(*) filter (where settled_at < to_timestamp(cast(:before_s as double precision))
+         and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
+         and created_at < coalesce((select min(from_time) from {keep}), 'infinity')
+         and not (outcome = 'held' and exists (select from {held_message} m
+                                               where m.side = 'relay' and m.event_id = page.event_id))),
+       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+from page;
+
+-- name: purge.delete
+with page as materialized (
+  select seq, event_id, created_at, settled_at, outcome from {outbox}
+  where seq > cast(:after as bigint) order by seq limit cast(:limit as integer)
+), gone as (
+  delete from {outbox} where settled_at < to_timestamp(cast(:before_s as double precision)) and seq = any (array(
+    select p.seq from page p
+    where p.settled_at < to_timestamp(cast(:before_s as double precision))
+      and p.seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
+      and p.created_at < coalesce((select min(from_time) from {keep}), 'infinity')
+      and not (p.outcome = 'held' and exists (select from {held_message} m
+                                              where m.side = 'relay' and m.event_id = p.event_id))))
+  returning 1
+)
+select max(seq), count(*), (select count(*) from gone),
+       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+from page;
+
+-- name: purge.archive
+with page as materialized (
+  select seq, event_id, created_at, settled_at, outcome from {outbox}
+  where seq > cast(:after as bigint) order by seq limit cast(:limit as integer)
+), gone as (
+  delete from {outbox} where settled_at < to_timestamp(cast(:before_s as double precision)) and seq = any (array(
+    select p.seq from page p
+    where p.settled_at < to_timestamp(cast(:before_s as double precision))
+      and p.seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
+      and p.created_at < coalesce((select min(from_time) from {keep}), 'infinity')
+      and not (p.outcome = 'held' and exists (select from {held_message} m
+                                              where m.side = 'relay' and m.event_id = p.event_id))))
+  returning *
+), kept as (
+  insert into {archive} (seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
+                         aggregate_version, payload, content_type, headers, created_at, settled_at, outcome)
+  select seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id, aggregate_version,
+         payload, content_type, headers, created_at, settled_at, outcome
+  from gone order by seq
+  on conflict (seq) do nothing
+)
+select max(seq), count(*), (select count(*) from gone),
+       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+from page;
+
+-- name: purge.consumers
+-- The names in the inbox, one index probe each.
+with recursive names as (
+  (select consumer from {inbox} order by consumer limit 1)
+  union all
+  select (select i.consumer from {inbox} i where i.consumer > n.consumer order by i.consumer limit 1)
+  from names n where n.consumer is not null
+)
+select consumer from names where consumer is not null;
+
+-- name: purge.inbox_count
+with page as materialized (
+  select event_id, generation, processed_at from {inbox}
+  where consumer = cast(:consumer as text)
+    and (event_id, generation) > (cast(:after as uuid), cast(:generation as integer))
+  order by event_id, generation limit cast(:limit as integer)
+), last as (select event_id, generation from page order by event_id desc, generation desc limit 1)
+select cast((select event_id from last) as text), (select generation from last), count(*),
+       count(*) filter (where processed_at < to_timestamp(cast(:before_s as double precision))
+         and not exists (select from {held_message} m
+                         where m.side = 'consumer' and m.consumer = cast(:consumer as text)
+                           and m.event_id = page.event_id))
+from page;
+
+-- name: purge.inbox_delete
+with page as materialized (
+  select ctid, event_id, generation, processed_at from {inbox}
+  where consumer = cast(:consumer as text)
+    and (event_id, generation) > (cast(:after as uuid), cast(:generation as integer))
+  order by event_id, generation limit cast(:limit as integer)
+), last as (select event_id, generation from page order by event_id desc, generation desc limit 1), gone as (
+  delete from {inbox} where ctid = any (array(
+    select p.ctid from page p
+    where p.processed_at < to_timestamp(cast(:before_s as double precision))
+      and not exists (select from {held_message} m
+                      where m.side = 'consumer' and m.consumer = cast(:consumer as text) and m.event_id = p.event_id)))
+  returning 1
+)
+select cast((select event_id from last) as text), (select generation from last), count(*), (select count(*) from gone)
+from page;

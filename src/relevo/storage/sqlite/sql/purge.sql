@@ -1,0 +1,65 @@
+-- Retention: small batches, each a transaction of its own, along a primary key. What is unsettled, held, or needed by a
+-- job is never touched.
+
+-- name: purge.now
+select (julianday('now') - 2440587.5) * 86400.0;
+
+-- name: purge.count
+-- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
+select max(seq), count(*), coalesce(sum(settled_at is not null and settled_at < :before_s * 1000
+         and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
+         and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
+         and not (outcome = 'held' and exists (select 1 from {held_message} m
+                                               where m.side = 'relay' and m.event_id = page.event_id))), 0),
+       coalesce(min(created_at) >= :before_s * 1000, 1)
+from (select seq, event_id, created_at, settled_at, outcome from {outbox}
+      where seq > :after order by seq limit :limit) as page;
+
+-- name: purge.archive
+insert into {archive} (seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
+                       aggregate_version, payload, content_type, headers, created_at, settled_at, outcome)
+select seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id, aggregate_version,
+       payload, content_type, headers, created_at, settled_at, outcome
+from {outbox} page
+where seq > :after and seq <= :last and settled_at < :before_s * 1000
+  and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
+  and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
+  and not (outcome = 'held' and exists (select 1 from {held_message} m
+                                        where m.side = 'relay' and m.event_id = page.event_id))
+on conflict (seq) do nothing;
+
+-- name: purge.delete
+delete from {outbox}
+where seq > :after and seq <= :last and settled_at < :before_s * 1000
+  and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
+  and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
+  and not (outcome = 'held' and exists (select 1 from {held_message} m
+                                        where m.side = 'relay' and m.event_id = {outbox}.event_id));
+
+-- name: purge.consumers
+with recursive names (consumer) as (
+  select min(consumer) from {inbox}
+  union all
+  select (select min(i.consumer) from {inbox} i where i.consumer > n.consumer) from names n where n.consumer is not null
+)
+select consumer from names where consumer is not null;
+
+-- name: purge.inbox_count
+with page as materialized (
+  select event_id, generation, processed_at from {inbox}
+  where consumer = :consumer and (event_id, generation) > (:after, :generation)
+  order by event_id, generation limit :limit
+)
+select (select event_id from page order by event_id desc, generation desc limit 1),
+       (select generation from page order by event_id desc, generation desc limit 1), count(*),
+       coalesce(sum(processed_at < :before_s * 1000 and not exists (
+         select 1 from {held_message} m
+         where m.side = 'consumer' and m.consumer = :consumer and m.event_id = page.event_id)), 0)
+from page;
+
+-- name: purge.inbox_delete
+delete from {inbox}
+where consumer = :consumer and (event_id, generation) > (:after, :generation)
+  and (event_id, generation) <= (:last, :last_generation) and processed_at < :before_s * 1000
+  and not exists (select 1 from {held_message} m
+                  where m.side = 'consumer' and m.consumer = :consumer and m.event_id = {inbox}.event_id);
