@@ -90,13 +90,14 @@ def page() -> str:
             "## Embedded\n",
             "A topic that does not exist is *rejected*, `unknown_topic`; a message "
             "above `message_bytes_max` is "
-            "*rejected*, `message_too_large`. A call is one transaction, so every other error means that nothing was stored:\n",
+            "*rejected*, `message_too_large`. A call is one transaction, so every other error means that nothing was "
+            "stored:\n",
             *_embedded(),
             "## The database, in a consumer's transaction\n",
             "By SQLSTATE (PostgreSQL, whichever driver), by the stage in which it came: taking the "
             "connection, "
-            "Relevo's own statements, the handler and its flush, COMMIT. *Lost* is any error after which this transaction's "
-            "connection is closed. A handler that cannot reach some *other* service has failed.\n",
+            "Relevo's own statements, the handler and its flush, COMMIT. *Lost* is any error after which this "
+            "transaction's connection is closed. A handler that cannot reach some *other* service has failed.\n",
             *_transactions(),
             "## The database, in Relevo's own connections\n",
             "For relay, bookkeeping and tools: `UnreachableError` is waited out, `SchemaError` ends with exit code 78 "

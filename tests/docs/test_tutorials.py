@@ -31,6 +31,20 @@ def test_postgres_and_kafka(pg_database: str, kafka_url: str, tmp_path: Path) ->
         assert reader.follow(DOCS / "tutorials" / "postgres-and-kafka.md") >= 8
 
 
+@pytest.mark.xdist_group("heavy")
+def test_use_rabbitmq(pg_database: str, rabbitmq_url: str, tmp_path: Path) -> None:
+    """The how-to about RabbitMQ: topics, then consumers, then the relay."""
+    own = secrets.token_hex(4)
+    replaced = {
+        "postgresql://shop:secret@localhost/shop": pg_database,
+        "amqp://shop:secret@localhost:5672/": rabbitmq_url,
+        "shop.order": f"shop{own}.order",
+        '"billing"': f'"billing{own}"',
+    }
+    with Reader(tmp_path, replaced) as reader:
+        assert reader.follow(DOCS / "how-to" / "use-rabbitmq.md") >= 9
+
+
 @pytest.mark.parametrize(
     ("seen", "expected", "same"),
     [
@@ -50,3 +64,10 @@ def test_test_your_code(tmp_path: Path) -> None:
     """The how-to about testing is a session of a reader, too: one test passes, the one that forgets an await fails."""
     with Reader(tmp_path) as reader:
         assert reader.follow(DOCS / "how-to" / "test-your-code.md") >= 5
+
+
+@pytest.mark.parametrize("name", ["a-message-keeps-failing", "we-changed-our-minds-about-a-parked-order"])
+def test_parked_keys(name: str, tmp_path: Path) -> None:
+    """An operator's sessions: everything typed works, and prints what the page shows."""
+    with Reader(tmp_path) as reader:
+        assert reader.follow(DOCS / "how-to" / f"{name}.md") >= 9
