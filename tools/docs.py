@@ -62,7 +62,17 @@ def _cli() -> str:
         command = cli.get_command(context, name)
         assert command is not None
         parts += [f"## relevo {name}\n", _help(command, f"relevo {name}")]
+        for each, inner in _inner(command, context):
+            parts += [f"### relevo {name} {each}\n", _help(inner, f"relevo {name} {each}")]
     return _page("Command line", *parts)
+
+
+def _inner(command: click.Command, context: click.Context) -> list[tuple[str, click.Command]]:
+    """The commands of a group, in its own order."""
+    if not isinstance(command, click.Group):
+        return []
+    found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+    return [(name, each) for name, each in found if each is not None]
 
 
 def _help(command: click.Command, name: str) -> str:

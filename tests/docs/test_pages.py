@@ -94,6 +94,10 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
         assert name in COMMANDS, f"relevo {name}"
         command = cli.get_command(context, name)
         assert command is not None
+        while isinstance(command, click.Group):
+            name, _, rest = rest.strip().partition(" ")
+            command = command.get_command(context, name)
+            assert command is not None, name
         known = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", rest)) <= known, f"relevo {name}{rest}"
 
