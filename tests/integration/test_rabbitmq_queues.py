@@ -169,6 +169,29 @@ async def test_messages_of_strangers(rabbitmq_url: str, topic: str) -> None:
     await member.aclose()
 
 
+async def test_commands_go_only_where_they_are_handled(rabbitmq_url: str, topic: str) -> None:
+    """A command is routed by a direct exchange: to the consumer that handles commands, in order with the events of its
+    key, and to nobody else. Without such a consumer it is unroutable."""
+    broker = broker_for(rabbitmq_url)
+    publisher = await broker.publisher(source=SOURCE)
+    events_only = await broker.subscribe("events-only", [topic], commands=False)
+    mixed = [make_message(topic, key=b"k", kind="command" if number % 2 else "event") for number in range(6)]
+    outcomes = await publisher.publish(mixed)
+    assert {index: getattr(outcome, "code", None) for index, outcome in outcomes.items()} == dict.fromkeys(
+        (1, 3, 5), "unroutable"
+    )
+    both = await broker.subscribe(GROUP, [topic])
+    assert await publisher.publish(mixed) == {}
+    found = [delivery.message for delivery in await collect(both, 6)]
+    assert [(m.event_id, m.kind) for m in found] == [(m.event_id, m.kind) for m in mixed]
+    seen = [delivery.message.kind for delivery in await collect(events_only, 6)]
+    assert seen == ["event"] * 6  # three of each call
+    assert sum((await events_only.lag()).values()) == 0
+    await publisher.aclose()
+    await events_only.aclose()
+    await both.aclose()
+
+
 async def test_long_names_are_refused(rabbitmq_url: str, topic: str) -> None:
     """Exchanges and queues have shorter names than Relevo allows: said before anything is made of them."""
     broker = broker_for(rabbitmq_url)

@@ -49,7 +49,9 @@ class FakeBroker:
         arrived, self.arrived = self.arrived, asyncio.Event()
         arrived.set()
 
-    async def subscribe(self, consumer: str, topics: Sequence[str], *, from_start: bool = True) -> FakeSubscription:
+    async def subscribe(
+        self, consumer: str, topics: Sequence[str], *, from_start: bool = True, commands: bool = True
+    ) -> FakeSubscription:
         if self.down:
             raise UnreachableError("the fake broker is down")
         subscription = FakeSubscription(self)

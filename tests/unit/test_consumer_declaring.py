@@ -163,3 +163,21 @@ def test_a_handler_stays_a_function() -> None:
     def handle(event: Event[ChargeCard]) -> None: ...
 
     assert consumer().on(ChargeCard)(handle) is handle
+
+
+@pytest.mark.parametrize(
+    ("selectors", "expected"),
+    [
+        ([OrderPlaced], False),
+        (["shop.order.placed"], False),
+        ([OrderPlaced, ChargeCard], True),
+        (["shop.*"], True),
+        (["declared.nowhere"], True),
+    ],
+)
+def test_who_takes_commands(selectors: list[type | str], expected: bool) -> None:
+    """A consumer of declared events only takes no commands; one of a command, a pattern or an unknown name may."""
+    declared = consumer()
+    for selector in selectors:
+        declared.on(selector)(lambda event: None)
+    assert declared.takes_commands is expected

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 from relevo.consumer.handlers import Handler, OnReplay, read
 from relevo.consumer.routing import Routes, is_pattern
 from relevo.errors import ConfigError, RefusedError
-from relevo.event import declaration_of
+from relevo.event import REGISTRY, declaration_of
 from relevo.message import check_name
 from relevo.policy import Backoff, OnRejected, Order, Policy
 from relevo.storage.transactions import source_of
@@ -100,6 +100,12 @@ class Consumer:
     @property
     def handlers(self) -> Sequence[Handler]:
         return tuple(self._handlers)
+
+    @property
+    def takes_commands(self) -> bool:
+        """Whether a handler is for a command, or may be: a pattern or a name that is declared nowhere."""
+        declared = [REGISTRY.find(handler.selector) for handler in self._handlers]
+        return any(declaration is None or declaration.kind == "command" for declaration in declared)
 
     def routes(self) -> Routes:
         """The handlers as they are now, ready to look up."""

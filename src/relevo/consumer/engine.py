@@ -146,7 +146,9 @@ class ConsumerEngine:
         failures = 0
         while not self._interrupt.stopping:
             try:
-                subscription = await self._resources.broker.subscribe(self.consumer.name, self.consumer.topics)
+                subscription = await self._resources.broker.subscribe(
+                    self.consumer.name, self.consumer.topics, commands=self.consumer.takes_commands
+                )
             except UnreachableError as error:
                 failures += 1
                 if failures == 1:

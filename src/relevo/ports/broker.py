@@ -130,9 +130,12 @@ class Broker(Protocol):
     async def publisher(self, *, source: str) -> Publisher:
         """A publisher; ``source`` is the CloudEvents source of what it sends."""
 
-    async def subscribe(self, consumer: str, topics: Sequence[str], *, from_start: bool = True) -> Subscription:
+    async def subscribe(
+        self, consumer: str, topics: Sequence[str], *, from_start: bool = True, commands: bool = True
+    ) -> Subscription:
         """Join the group ``consumer`` on ``topics``. A new group begins at the oldest message unless ``from_start`` is
-        false; where the broker keeps no history, it begins now either way."""
+        false; where the broker keeps no history, it begins now either way. ``commands``: whether it has a
+        handler for commands; a broker with queues sends it none otherwise, a log delivers all there is."""
 
     async def ensure_topics(self, topics: Sequence[str]) -> Sequence[str]:
         """Create the topics that are missing, for development, demo and tests; returns those created."""

@@ -35,7 +35,9 @@ class EmbeddedBroker:
     async def publisher(self, *, source: str) -> EmbeddedPublisher:
         return EmbeddedPublisher(self._file(), self._options, self.capabilities, source)
 
-    async def subscribe(self, consumer: str, topics: Sequence[str], *, from_start: bool = True) -> EmbeddedSubscription:
+    async def subscribe(
+        self, consumer: str, topics: Sequence[str], *, from_start: bool = True, commands: bool = True
+    ) -> EmbeddedSubscription:
         file = self._file()
         subscription = EmbeddedSubscription(file, self._options, consumer, topics, from_start)
         try:

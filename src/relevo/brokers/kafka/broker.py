@@ -31,7 +31,9 @@ class KafkaBroker:
     async def publisher(self, *, source: str) -> KafkaPublisher:
         return KafkaPublisher(self._options, source)
 
-    async def subscribe(self, consumer: str, topics: Sequence[str], *, from_start: bool = True) -> KafkaSubscription:
+    async def subscribe(
+        self, consumer: str, topics: Sequence[str], *, from_start: bool = True, commands: bool = True
+    ) -> KafkaSubscription:
         subscription = KafkaSubscription(self._options, consumer, topics, from_start)
         subscription.start()
         return subscription
