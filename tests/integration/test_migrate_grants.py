@@ -29,10 +29,14 @@ from tests.support.events import OrderPlaced
 from tests.support.waiting import eventually
 
 STATEMENTS = {
-    "writer": ("append.", "effect.record"),
-    "relay": ("meta.read", "lanes.", "relays.", "mark.", "destinations.", "relay_held.", "held.", "process."),
-    "consumer": ("meta.read", "inbox.", "journal.", "held.", "process.", "effect.", "performing."),
-    "operator": ("meta.read", "meta.applied", "status.", "process.live", "parked.", "audit.", "job."),
+    "writer": ("append.", "scheduled.add", "scheduled.cancel", "scheduled.find", "effect.record"),
+    "relay": (
+        *("meta.read", "lanes.", "relays.", "mark.", "destinations.", "relay_held.", "held.", "process."),
+        *("pause.all", "duty.", "scheduled.move", "scheduled.next_due"),
+    ),
+    "keeper": ("purge.", "duty.", "journal.purge", "process.forget_dead", "audit.add"),
+    "consumer": ("meta.read", "pause.all", "inbox.", "journal.", "held.", "process.", "effect.", "performing."),
+    "operator": ("meta.read", "meta.applied", "status.", "process.live", "parked.", "audit.", "job.", "pause."),
 }
 """Names of the statements that a duty runs, by how they begin."""
 
@@ -52,14 +56,24 @@ DENIED = {
         "select * from {held_message}",
     ],
     "relay": [
-        "insert into {outbox} (event_id, bucket, topic, type) values (gen_random_uuid(), 1, 'shop', 'shop.sold')",
-        "select {add}('shop', 'shop.sold', '{}')",
+        "insert into {outbox} (event_id, bucket, topic, type, settled_at) "
+        "values (gen_random_uuid(), 1, 'shop', 'shop.sold', now())",
         "update {outbox} set payload = ''",
         "delete from {outbox}",
         "delete from {lane}",
         "select * from {inbox}",
         "select * from {journal}",
         "update {meta} set source = 'log'",
+        "delete from {archive}",
+        "insert into {pause} (kind, name, who, why) values ('topic', 'a', 'b', 'c')",
+    ],
+    "keeper": [
+        "insert into {outbox} (event_id, bucket, topic, type) values (gen_random_uuid(), 1, 'shop', 'shop.sold')",
+        "update {outbox} set settled_at = now()",
+        "delete from {held_message}",
+        "delete from {archive}",
+        "delete from {keep}",
+        "insert into {inbox} (consumer, event_id) values ('a', gen_random_uuid())",
     ],
     "consumer": [
         "select * from {outbox}",

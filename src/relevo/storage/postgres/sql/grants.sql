@@ -14,17 +14,26 @@ grant insert (due_at, event_id, bucket, kind, topic, key, type, schema_version, 
 grant select (event_id), delete on {scheduled} to :role
 
 -- name: grants.relay
--- Reads and settles the outbox, shares lanes, holds keys. Writes what was scheduled when it is due; purges what is settled
--- and old (without the rights to delete it says so and goes on).
-grant select on {meta}, {outbox}, {pause}, {keep} to :role;
-grant insert, delete on {outbox} to :role;
+-- Reads and settles the outbox, shares lanes, holds keys, and writes what was scheduled when it is due. Deletes no message:
+-- a relay that shall purge as well is granted `keeper` too.
+grant select on {meta}, {outbox}, {pause} to :role;
+grant insert (event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id, aggregate_version,
+              payload, content_type, headers) on {outbox} to :role;
 grant select, update, delete on {scheduled} to :role;
 grant select, insert, update on {duty} to :role;
-grant select, insert on {archive} to :role;
-grant select, update, delete on {inbox}, {journal} to :role;
 grant update (settled_at, outcome) on {outbox} to :role;
 grant select, update on {lane} to :role;
 grant select, insert, update, delete on {process}, {destination}, {held_key}, {held_message} to :role
+
+-- name: grants.keeper
+-- Retention, for relays on their schedule and for `relevo purge`: deletes or archives what is settled and old.
+grant select on {meta}, {keep}, {held_message}, {process} to :role;
+grant select, delete on {outbox}, {inbox}, {journal} to :role;
+grant update (taken_at) on {journal} to :role;
+grant delete on {process} to :role;
+grant select, insert on {archive} to :role;
+grant select, insert, update on {duty} to :role;
+grant insert on {audit} to :role
 
 -- name: grants.consumer
 -- Inbox, journal and held keys; nothing of the outbox. A consumer that emits is a writer as well.
@@ -37,9 +46,6 @@ grant select, insert, update on {effect} to :role
 -- pg_read_all_stats, which only an administrator can grant.
 grant select on {pause}, {duty}, {keep}, {archive}, {archive_readable} to :role;
 grant insert, delete on {pause} to :role;
-grant insert, update on {duty} to :role;
-grant insert on {archive} to :role;
-grant delete on {outbox}, {inbox}, {journal}, {process}, {scheduled} to :role;
 grant select on {meta}, {migration}, {outbox}, {scheduled}, {lane}, {cursor}, {wal_position}, {process}, {destination},
   {held_key}, {held_message}, {inbox}, {journal}, {audit}, {job}, {outbox_readable}, {held_readable} to :role;
 grant execute on function {as_text}(bytea), {bucket_of}(bytea, uuid) to :role;
