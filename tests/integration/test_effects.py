@@ -315,7 +315,7 @@ def test_an_effect_is_declared_once() -> None:
 
 
 async def test_the_database_away_after_the_act(tmp_path: Any) -> None:
-    """The act is done and its result cannot be written for a while: it is written later, and the act is not repeated."""
+    """The act is done, its result cannot be written for a while: it is written later, and the act is not repeated."""
     from relevo.effects.performer import Performer
     from relevo.errors import UnreachableError
     from relevo.ids import uuid7

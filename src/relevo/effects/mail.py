@@ -9,14 +9,18 @@ import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from email.message import EmailMessage
+from email.policy import SMTP
 from email.utils import formatdate, getaddresses, parseaddr
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from relevo.effects.declaring import EFFECTS, Effect, EffectRequest, Registry, Verify
 from relevo.effects.verdicts import EffectRefused, NotDone
 from relevo.errors import ConfigError
 from relevo.policy import Backoff
 from relevo.runtime.texts import clean
+
+_WIRE: Final = SMTP.clone(cte_type="7bit")
+"""CRLF, and nothing that a server without 8BITMIME could not take."""
 
 Render = Callable[[EffectRequest], EmailMessage]
 
@@ -83,7 +87,7 @@ class _Send:
             self._envelope(smtp, recipients)
             # From here on an error that is not an answer of the server's leaves the outcome unknown.
             try:
-                code, said = smtp.data(message.as_bytes())
+                code, said = smtp.data(message.as_bytes(policy=_WIRE))
             except smtplib.SMTPDataError as error:  # the command itself was refused
                 raise _refusal("DATA", error.smtp_code, _bytes(error.smtp_error)) from None
             if code != 250:
@@ -98,6 +102,8 @@ class _Send:
             recipients = _addresses(message.get_all(field, []) for field in ("To", "Cc", "Bcc"))
             if not recipients:
                 raise EffectRefused("the mail has no recipient")
+            if strange := [recipient for recipient in recipients if not recipient.isascii()]:
+                raise EffectRefused(f"the address {strange[0]!r} needs SMTPUTF8, which is not offered")
             del message["Bcc"], message["Message-ID"]
             if message["From"] is None:
                 message["From"] = self._sender
