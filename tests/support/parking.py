@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -16,13 +17,15 @@ from tests.support.relays import FakePublisher, Store, running_relay
 from tests.support.waiting import eventually
 
 
-def billing(bad: set[int], **options: Any) -> Consumer:
+def billing(bad: set[int], tried: Counter[int] | None = None, **options: Any) -> Consumer:
     """A consumer whose handler fails for the numbers in ``bad`` and writes an effect for the others."""
-    retry = Backoff(attempts=1, base=timedelta(milliseconds=1))
+    retry = Backoff(attempts=1, base=timedelta(milliseconds=1), cap=timedelta(milliseconds=20))
     consumer = Consumer("billing", ["shop.order"], retry=retry, **options)
 
     @consumer.on(OrderPlaced)
     def charge(event: Event[OrderPlaced], tx: Any) -> None:
+        if tried is not None:
+            tried[event.data.order_id] += 1
         if event.data.order_id in bad:
             raise ValueError(f"no price for {event.data.order_id}")
         insert(tx, event.data.order_id)
