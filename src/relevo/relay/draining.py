@@ -125,12 +125,13 @@ class Draining:
         ownership.lose(drained.lost)
         # Of keys that somebody else's hand put there we knew nothing: from now on we do.
         held.update(batch.name for batch in batches)
-        if not batches or not ownership.may_send({batch.lane for batch in batches}):
+        lanes = {batch.lane for batch in batches}
+        if not batches or not ownership.may_send(lanes):
             return
         probe("relay.draining")
         self._batches = batches
         messages = [each.message for batch in batches for each in batch.sendable]
-        self._sending = asyncio.create_task(_sent(self.publisher, messages))
+        self._sending = asyncio.create_task(_sent(self.publisher, messages, lambda: ownership.may_send(lanes)))
         self._sending.add_done_callback(lambda _: self.wake())
 
     async def _settle(self, held: set[KeyName]) -> list[str]:
@@ -208,5 +209,7 @@ def _follow(
     return False
 
 
-async def _sent(publisher: Publisher, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
-    return await send(publisher, messages) if messages else {}
+async def _sent(
+    publisher: Publisher, messages: Sequence[Message], may_send: Callable[[], bool]
+) -> Mapping[int, PublishOutcome]:
+    return await send(publisher, messages, may_send) if messages else {}

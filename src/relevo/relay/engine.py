@@ -122,7 +122,10 @@ class RelayEngine:
         if not taken.exhausted:
             self._read_ahead()
         probe("relay.sending")
-        outcomes: Mapping[int, PublishOutcome] = await send(self.publisher, messages) if messages else {}
+        outcomes: Mapping[int, PublishOutcome] = {}
+        if messages:
+            lanes = set(taken.lanes)
+            outcomes = await send(self.publisher, messages, lambda: self.ownership.may_send(lanes))
         probe("relay.confirmed")
         if kept_back:
             outcomes = {indexes[position]: outcome for position, outcome in outcomes.items()} | {

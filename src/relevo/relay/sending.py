@@ -3,23 +3,30 @@
 A prefix-safe publisher gets the whole page at once. Any other gets it in waves: the first message of every key, then
 the second of every key, and so on; a key whose message was not accepted sends nothing more of this page. So it has one
 unconfirmed message per key, and pipelines over keys.
+
+Before every send, so also between waves, the lease is looked at: a relay that stood still in the middle of a page would
+otherwise go on with it while the next owner is still behind it in the same page, and be the first with later messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from relevo.message import Message
 from relevo.outcome import PublishOutcome, Unconfirmed
 from relevo.ports.broker import Publisher
 
 BEHIND = Unconfirmed("not sent: an earlier message of its key was not accepted")
+LEASE_OVER = Unconfirmed("not sent: the lease on its lane is nearly over")
 
 
-async def send(publisher: Publisher, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
-    """Outcomes by index, as ``Publisher.publish`` gives them, prefix-safe whatever the publisher is."""
+async def send(
+    publisher: Publisher, messages: Sequence[Message], may_send: Callable[[], bool] = lambda: True
+) -> Mapping[int, PublishOutcome]:
+    """Outcomes by index, as ``Publisher.publish`` gives them, prefix-safe whatever the publisher is. Nothing
+    more is sent once ``may_send`` says no."""
     if publisher.capabilities.prefix_safe:
-        return await publisher.publish(messages)
+        return await publisher.publish(messages) if may_send() else dict.fromkeys(range(len(messages)), LEASE_OVER)
     outcomes: dict[int, PublishOutcome] = {}
     stopped: set[tuple[str, bytes]] = set()
     for wave in waves(messages):
@@ -31,6 +38,10 @@ async def send(publisher: Publisher, messages: Sequence[Message]) -> Mapping[int
             else:
                 indexes.append(index)
         if not indexes:
+            continue
+        if not may_send():
+            outcomes |= dict.fromkeys(indexes, LEASE_OVER)
+            stopped |= {(messages[index].topic, key) for index in indexes if (key := messages[index].key) is not None}
             continue
         found = await publisher.publish([messages[index] for index in indexes])
         for position, outcome in found.items():
