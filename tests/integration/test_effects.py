@@ -348,3 +348,22 @@ async def test_the_database_away_after_the_act(tmp_path: Any) -> None:
     finally:
         await inner.aclose()
     assert acts == ["k"] and states(store) == {"k": "done"} and flaky.failures == 0
+
+
+async def test_status_counts_effects_and_names_the_unknown(store: Store) -> None:
+    """By name and state; unknown ones are a problem with the command that lists them."""
+    from relevo.ops.status import status
+
+    for key in ("a", "b"):
+        record(store, "charge-card", key)
+    store.do("update relevo_effect set state = 'unknown' where key = 'a'")
+    database = database_for(store.settings)
+    try:
+        report = await status(database, consumer_settings(store))
+    finally:
+        await database.aclose()
+    assert [(each.name, each.state, each.count) for each in report.effects] == [
+        ("charge-card", "pending", 1),
+        ("charge-card", "unknown", 1),
+    ]
+    assert any("relevo effects list --state unknown" in warning for warning in report.warnings)

@@ -49,6 +49,11 @@ def render(report: Status) -> RenderableType:
         ),
     )
     parts += _table(
+        "effects that are not done",
+        ["effect", "state", "count", "oldest"],
+        ([e.name, e.state, str(e.count), duration(e.oldest_age_s)] for e in report.effects),
+    )
+    parts += _table(
         "consumers",
         ["name", "host", "pid", "version", "up", "topics", "lag"],
         (

@@ -10,6 +10,7 @@ from relevo.errors import SchemaError
 from relevo.ops.status_report import (
     Consumer,
     Destination,
+    Effects,
     Held,
     Lanes,
     Paused,
@@ -22,7 +23,7 @@ from relevo.ops.status_report import (
 from relevo.ports.database import Database
 from relevo.script import Row, Rows, Script, Statement
 from relevo.settings import Settings
-from relevo.storage import pausing, processes
+from relevo.storage import effecting, pausing, processes
 from relevo.storage.migrating import code_version
 
 COUNT_CAP = 100_000
@@ -54,6 +55,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
     scheduled = yield Statement("status.scheduled", capped)
     live = yield from processes.live()
     pauses = yield from pausing.load()
+    effects = yield from effecting.counts()
     transactions, hidden = yield from _transactions(catalog)
     report = Status(
         database=url,
@@ -71,6 +73,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
             for pid, age_s, state, query in transactions
         ],
         warnings=[],
+        effects=[Effects(name=row[0], state=row[1], count=row[2], oldest_age_s=row[3]) for row in effects],
         paused=[_paused(pause) for pause in pauses.all],
     )
     return _with_warnings(report, live, hidden, meta)
@@ -178,6 +181,12 @@ def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: in
     if parked:
         warnings.append(f"{parked} keys are parked: their messages wait until a person looks at them")
     warnings += processes.topic_conflicts(live)
+    unknown = sum(each.count for each in report.effects if each.state == "unknown")
+    if unknown:
+        warnings.append(
+            f"{unknown} effects are unknown: nobody knows whether they were done. Look: "
+            "relevo effects list --state unknown"
+        )
     for transaction in report.long_transactions:
         who = f"pid {transaction.pid}" if transaction.pid is not None else "a prepared transaction"
         warnings.append(

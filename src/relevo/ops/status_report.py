@@ -106,6 +106,15 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True):
     paused_s: float
 
 
+class Effects(msgspec.Struct, frozen=True, kw_only=True):
+    """Effects of one name in one state, but for those that are done: ``pending``, ``sent``, ``unknown``, ``failed``."""
+
+    name: str
+    state: str
+    count: int
+    oldest_age_s: float
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Everything at one moment. ``warnings``: what a person should look at, in plain words."""
 
@@ -122,3 +131,4 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     long_transactions: list[Transaction]
     warnings: list[str]
     paused: list[Paused] = []
+    effects: list[Effects] = []
