@@ -105,28 +105,30 @@ def hold(
     Only for the owner of the lane or shard. On the consumer's side a message the inbox knows is ``"done"``, and nothing
     is held. ``delay_s``: due that many seconds from now by the database's clock; ``None`` for parked.
     """
-    rows = yield Statement("held.lock_key", id.params())
-    if rows:
-        return (yield from _append(id, message, shard, position))
-    if id.side == "consumer" and (yield from inboxing.find(id.consumer, message.event_id)):
-        return "done"
-    added = yield Statement(
-        "held.add_key",
-        {
-            **id.params(),
-            "alone": int(id.alone),
-            "bucket": bucket_of(message.key, message.event_id),
-            "state": state,
-            "reason": why.reason,
-            "error_type": why.error_type,
-            "error": why.error,
-            "attempts": attempts,
-            "delay_s": delay_s,
-        },
-    )
-    if not added:  # a former owner of the shard came in between
-        yield Statement("held.lock_key", id.params())
-        return (yield from _append(id, message, shard, position))
+    while True:
+        rows = yield Statement("held.lock_key", id.params())
+        if rows:
+            return (yield from _append(id, message, shard, position))
+        if id.side == "consumer" and (yield from inboxing.find(id.consumer, message.event_id)):
+            return "done"
+        added = yield Statement(
+            "held.add_key",
+            {
+                **id.params(),
+                "alone": int(id.alone),
+                "bucket": bucket_of(message.key, message.event_id),
+                "state": state,
+                "reason": why.reason,
+                "error_type": why.error_type,
+                "error": why.error,
+                "attempts": attempts,
+                "delay_s": delay_s,
+            },
+        )
+        if added:
+            break
+        # A former owner of the shard came in between. Look again under its lock: it may even be live again by then,
+        # and a copy without a key would never be drained.
     yield _copy(id, message, shard, position)
     return "held"
 
