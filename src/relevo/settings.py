@@ -70,6 +70,7 @@ class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     threads: int = 8
     lease_s: float = 15.0
     inbox_window_s: float = 7 * 86_400.0
+    redelivery_s: float = 86_400.0
     stop_timeout_s: float = 20.0
     handler_idle_timeout_s: float = 0.0
 

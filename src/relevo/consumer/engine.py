@@ -23,7 +23,7 @@ from relevo.consumer.journal import Journal
 from relevo.consumer.routing import Routes
 from relevo.consumer.runs import Runs, Slots
 from relevo.consumer.shared import Interrupt, Shared
-from relevo.consumer.start import sources_of, verify_same_database
+from relevo.consumer.start import short_window, sources_of, verify_same_database
 from relevo.consumer.threads import HandlerThreads
 from relevo.errors import ConfigError, UnreachableError
 from relevo.ids import uuid7
@@ -128,6 +128,8 @@ class ConsumerEngine:
 
     async def _check(self) -> None:
         """Tables there? And in the same database as the handlers' transactions? An outage is waited out."""
+        if (short := short_window(self.consumer, self._settings)) is not None:
+            log.warning("%s", short)
         while not self._interrupt.stopping:
             try:
                 await ensure_ready(self._resources.database, self._resources.settings)

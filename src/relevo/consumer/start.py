@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.errors import ConfigError, UnreachableError
+from relevo.policy import Backoff
 from relevo.ports.database import Database
 from relevo.runtime.classify import is_transient, sqlite_codes, sqlstates
 from relevo.runtime.texts import describe
 from relevo.script import Rows
-from relevo.settings import DatabaseSettings
+from relevo.settings import ConsumerSettings, DatabaseSettings
 from relevo.storage import inboxing
 from relevo.storage.catalog import Catalog
 from relevo.storage.transactions import Kind, Transactions, default_kind, transactions_for
@@ -35,6 +36,29 @@ def sources_of(consumer: Consumer, settings: DatabaseSettings) -> Mapping[Handle
             by_kind[kind] = transactions_for(kind, consumer.tx, settings)
         sources[handler] = by_kind[kind]
     return sources
+
+
+def short_window(consumer: Consumer, settings: ConsumerSettings) -> str | None:
+    """What to say when the inbox forgets a message while it may still come again: ``redelivery_s`` after it was sent,
+    and after all the retries of the slowest handler. ``None``: the window is long enough."""
+    retries_s = max((retry_budget_s(handler.policy.retry) for handler in consumer.handlers), default=0.0)
+    needed_s = settings.redelivery_s + retries_s
+    if settings.inbox_window_s >= needed_s:
+        return None
+    return (
+        f"consumer {consumer.name}: the inbox remembers a message for {settings.inbox_window_s:,.0f} s, and the same "
+        f"one may come again after {needed_s:,.0f} s (consumer.redelivery_s {settings.redelivery_s:,.0f} s, and up to "
+        f"{retries_s:,.0f} s of retries): it would be processed twice. Set consumer.inbox_window_s to "
+        f"{needed_s:,.0f} or more"
+    )
+
+
+def retry_budget_s(retry: Backoff) -> float:
+    """The longest that all attempts of one message can take, without the time its handler runs."""
+    steps = min(retry.attempts - 1, 64)
+    cap_s = retry.cap.total_seconds()
+    first = sum(min(retry.base.total_seconds() * retry.factor**step, cap_s) for step in range(steps))
+    return first + (retry.attempts - 1 - steps) * cap_s
 
 
 async def verify_same_database(source: Transactions, database: Database, catalog: Catalog) -> None:

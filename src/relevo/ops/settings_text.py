@@ -48,6 +48,8 @@ DESCRIPTIONS: Final = {
     "consumer.batch_max": "Most messages taken from the broker at once.",
     "consumer.threads": "Transactions of handlers that are plain functions at once, each in a thread of its own.",
     "consumer.lease_s": "How long a held key stays with a process that stopped answering, in seconds.",
+    "consumer.redelivery_s": "How late the same message may come again, in seconds: the longest outage to plan for, in "
+    "which a relay sends again what was not confirmed. The inbox's window must be longer.",
     "consumer.inbox_window_s": "How long the inbox remembers an event, in seconds: a later duplicate is applied again.",
     "consumer.stop_timeout_s": "How long the first SIGTERM waits for the handlers that run, in seconds.",
     "consumer.handler_idle_timeout_s": "PostgreSQL ends a transaction of a handler that is idle for so long; 0: never.",
