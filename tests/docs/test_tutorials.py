@@ -66,6 +66,13 @@ def test_test_your_code(tmp_path: Path) -> None:
         assert reader.follow(DOCS / "how-to" / "test-your-code.md") >= 5
 
 
+@pytest.mark.parametrize("name", ["do-something-outside-once", "reprocess-yesterday"])
+def test_effects_and_replay(name: str, tmp_path: Path) -> None:
+    """Effects of every end, and yesterday again: everything typed works, and prints what the page shows."""
+    with Reader(tmp_path) as reader:
+        assert reader.follow(DOCS / "how-to" / f"{name}.md") >= 8
+
+
 @pytest.mark.parametrize("name", ["a-message-keeps-failing", "we-changed-our-minds-about-a-parked-order"])
 def test_parked_keys(name: str, tmp_path: Path) -> None:
     """An operator's sessions: everything typed works, and prints what the page shows."""

@@ -82,7 +82,7 @@ def show(context: CliContext, effect_id: int, output: Output) -> None:
 @click.argument("effect_id", type=int, metavar="ID")
 @click.option("--done", "verdict", flag_value="done", help="It was done.")
 @click.option("--not-done", "verdict", flag_value="not-done", help="It was not done: perform it again.")
-@click.option("--why", required=True, help="How you know; kept in the audit.")
+@click.option("--why", "--reason", "why", required=True, help="How you know; kept in the audit.")
 @click.option("--actor", help="Who says so; your user and host if not given.")
 @click.pass_obj
 def resolve(

@@ -70,7 +70,7 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
     type=click.Choice(["repair", "again"]),
     help="repair: handlers declared on_replay='apply' only; again: all, in a new generation of the inbox.",
 )
-@click.option("--why", help="The reason; kept in the audit.")
+@click.option("--why", "--reason", "why", help="The reason; kept in the audit.")
 @click.option("--actor", help="Who does it; your user and host if not given.")
 @click.option("--rate", type=click.FloatRange(0.1), metavar="N", help="At most N messages a second.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; say how many messages would run, by type and handler.")
