@@ -53,7 +53,8 @@ def json_of(result: Any) -> Any:
 
 
 async def test_list_and_show(store: Store, parked: Any) -> None:
-    """Plain, by error group, filtered by every option; one key with its queue and payloads."""
+    """FAILURES row 15: the key says parked, with its reason and the number behind. One by one, by error group, filtered by
+    every option; one key with its queue and payloads."""
     await park_at_consumer(store, ARRIVALS, BAD)
     await park_at_relay(store, 6, 2, {1})
     keys = json_of(parked("list", "--output", "json"))
@@ -232,3 +233,18 @@ async def test_a_rate_and_a_job_that_was_killed(store: Store, parked: Any) -> No
     assert store.query("select state, count(*) from relevo_held_key group by state") == [("draining", 20)]
     assert sum(count for *_, count in audits(store)) == 40
     assert store.query("select state, done, total from relevo_job") == [("done", 20, 20)]
+
+
+def test_bad_input(store: Store, parked: Any) -> None:
+    """Wrong values name what they should have been; nothing is touched."""
+    for arguments, part in [
+        (["list", "--older-than", "soon"], "30m"),
+        (["list", "--key-hex", "xyz"], "hexadecimal"),
+        (["list", "--key", "a", "--key-hex", "61"], "exclude each other"),
+        (["list", "--id", "7"], "not a valid UUID"),
+        (["redrive", "--key", "a", "--rate", "0"], "--rate"),
+        (["redriev"], "did you mean 'redrive'"),
+        (["publish", "--key", "a"], "--to-dlq"),
+    ]:
+        result = parked(*arguments)
+        assert result.code == 2 and part in result.err and "Traceback" not in result.err, result

@@ -30,8 +30,8 @@ async def free(store: Store, **selection: object) -> int:
 
 
 async def test_a_redriven_key_starts_promptly_and_a_second_failure_puts_it_back(store: Store) -> None:
-    """Within about a second of the command; the message that fails again parks its key again, with a fresh count and
-    the new reason, and what is behind it has not passed."""
+    """FAILURES row 15. Within about a second of the command; the message that fails again parks its key again, with a
+    fresh count and the new reason, and what is behind it has not passed."""
     make_effects(store)
     bad, broker = {1, 3}, FakeBroker()
     broker.append(*[order(number, "a") for number in range(1, 5)])
@@ -105,7 +105,7 @@ async def test_a_message_without_a_key_parks_alone_at_the_relay(store: Store) ->
 
 
 async def test_skip_at_a_consumer_goes_on_behind_it(store: Store) -> None:
-    """on_rejected = skip: given up with a trace in the inbox, the rest of the key is handled in order."""
+    """FAILURES row 15. on_rejected = skip: given up with a trace in the inbox, the rest of the key handled in order."""
     make_effects(store)
     broker = FakeBroker()
     messages = [order(number, "a") for number in range(1, 4)]

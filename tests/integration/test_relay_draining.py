@@ -72,8 +72,7 @@ async def test_a_second_refusal_parks_again_with_the_new_reason(store: Store) ->
 
 
 async def test_an_outage_while_draining_pauses_the_destination_and_leaves_the_key(store: Store) -> None:
-    """FAILURES row 15: unavailable is not poison, also for what was parked: no park, no attempt, and it goes on by
-    itself."""
+    """Unavailable is not poison, also for what was parked: no park, no attempt, and it goes on by itself."""
     answer = Fixable(0)
     publisher = FakePublisher(answer)
     store.fill(5, keys=1)

@@ -179,7 +179,7 @@ def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: in
         )
     parked = sum(held.keys for held in report.held if held.state == "parked")
     if parked:
-        warnings.append(f"{parked} keys are parked: their messages wait until a person looks at them")
+        warnings.append(f"{parked} keys are parked: their messages wait for a person. Run: relevo parked list")
     warnings += processes.topic_conflicts(live)
     unknown = sum(each.count for each in report.effects if each.state == "unknown")
     if unknown:

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
-from uuid import UUID
 
 import click
 
@@ -73,7 +72,7 @@ def selecting(function: F) -> F:
     wrapper.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     for option in reversed(
         [
-            click.option("--id", "event_id", type=UUID, metavar="EVENT_ID", help="The message with this id."),
+            click.option("--id", "event_id", type=click.UUID, metavar="EVENT_ID", help="The message with this id."),
             click.option("--key", metavar="TEXT", help="The key, as text."),
             click.option("--key-hex", type=Hex(), metavar="HEX", help="The key, as bytes in hexadecimal."),
             click.option("--topic", metavar="NAME", help="Keys of this topic."),
