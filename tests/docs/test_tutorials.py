@@ -78,3 +78,10 @@ def test_parked_keys(name: str, tmp_path: Path) -> None:
     """An operator's sessions: everything typed works, and prints what the page shows."""
     with Reader(tmp_path) as reader:
         assert reader.follow(DOCS / "how-to" / f"{name}.md") >= 9
+
+
+@pytest.mark.parametrize("name", ["pause-and-resume", "keep-the-tables-small"])
+def test_care(name: str, tmp_path: Path) -> None:
+    """Pauses and purges: everything typed works, and prints what the page shows."""
+    with Reader(tmp_path) as reader:
+        assert reader.follow(DOCS / "how-to" / f"{name}.md") >= 3
