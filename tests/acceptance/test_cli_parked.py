@@ -53,8 +53,8 @@ def json_of(result: Any) -> Any:
 
 
 async def test_list_and_show(store: Store, parked: Any) -> None:
-    """FAILURES row 15: the key says parked, with its reason and the number behind. One by one, by error group, filtered by
-    every option; one key with its queue and payloads."""
+    """FAILURES row 15: the key says parked, with its reason and the number behind. One by one, by error group, filtered
+    by every option; one key with its queue and payloads."""
     await park_at_consumer(store, ARRIVALS, BAD)
     await park_at_relay(store, 6, 2, {1})
     keys = json_of(parked("list", "--output", "json"))
