@@ -46,7 +46,7 @@ class RedriveScenario(Scenario):
 class OperatorScenario(Scenario):
     """Some keys are parked at the consumer; the handler is fixed; the operator's command is what is hit."""
 
-    bad = True
+    switches = ("BAD",)
     command = True
 
     def others(self) -> Sequence[str]:

@@ -25,7 +25,7 @@ def play(case: Case, stack: Stack, folder: Path) -> str:
     """Raises AssertionError when anything does not hold; what happened, in a few words."""
     kind = scenario_for(case.point, case.part)
     stack = replace(stack, options={**stack.options, **kind.options.get(stack.name, {})})
-    with System(stack, folder, acts=kind.acts, after_s=kind.after_s, bad=kind.bad) as system:
+    with System(stack, folder, kind.switches, kind.after_s, kind.settings) as system:
         scenario = kind(system, f"{case.point}={case.action}:{VISITS.get(case.point, 1)}")
         armed = _reach(case, system, scenario)
         _prove_and_heal(case, system, scenario, armed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -24,10 +24,11 @@ class Scenario:
     role: ClassVar[str] = "relay"
     repeats: ClassVar[bool] = False
     """Whether a fault of this process may repeat what was with the broker."""
-    acts: ClassVar[bool] = False
     after_s: ClassVar[float | None] = None
-    bad: ClassVar[bool] = False
-    """Whether some accounts' messages are refused by the handler until the ledger is fixed."""
+    switches: ClassVar[Collection[str]] = ()
+    """Of the application, ``app``: ``ACTS``, ``BAD``, ``DURABLE``."""
+    settings: ClassVar[str] = ""
+    """More of ``relevo.toml``."""
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """More options of the broker, by stack."""
     command: ClassVar[bool] = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tests.support.matrix.parked import BackScenario, OperatorScenario, PublishScenario, RedriveScenario
+from tests.support.matrix.replay import ReplayScenario
 from tests.support.matrix.scenario import Scenario
 
 
@@ -46,7 +47,7 @@ class EffectScenario(Scenario):
     """Each change is followed by an outward act, performed by a process of its own."""
 
     role = "effects"
-    acts = True
+    switches = ("ACTS",)
 
     def others(self) -> Sequence[str]:
         return ["relay", "consumer"]
@@ -63,6 +64,28 @@ class EffectScenario(Scenario):
         assert acts == self.system.query("select event_id from ledger_change order by 1")
 
 
+class DurableScenario(ConsumerScenario):
+    """The handler is durable: messages are stored, acknowledged, and handled from the table."""
+
+    switches = ("DURABLE",)
+
+    def done(self) -> bool:
+        return super().done() and self.system.count("relevo_held_key") == 0
+
+
+class PurgeScenario(Scenario):
+    """The relay purges all the time, and what is settled goes to the archive at once."""
+
+    repeats = True
+    settings = '[retention]\nevery_s = 0.2\noutbox_days = 0.000001\nthen = "archive"\nbatch = 5\n'
+
+    def check(self) -> None:
+        """What was written is in the outbox or in the archive, exactly once."""
+        kept = "select cast(event_id as text) from relevo_outbox union all select cast(event_id as text) from {}"
+        rows = sorted(self.system.query(kept.format("relevo_archive")))
+        assert rows == sorted(self.system.query("select event_id from ledger_change"))
+
+
 PARTS: dict[str, type[Scenario]] = {
     "relay": RelayScenario,
     "consumer": ConsumerScenario,
@@ -70,10 +93,13 @@ PARTS: dict[str, type[Scenario]] = {
     "effect": EffectScenario,
     "mover": MoverScenario,
     "parked": OperatorScenario,
+    "purge": PurgeScenario,
+    "replay": ReplayScenario,
 }
 """Part of a point's name → its scenario."""
 
 POINTS: dict[str, type[Scenario]] = {
+    "consumer.stored": DurableScenario,
     "parked.published": PublishScenario,
     "parked.brought_back": BackScenario,
 }
@@ -92,6 +118,8 @@ VISITS = {
     "consumer.settled": 5,
     "consumer.held": 2,
     "consumer.drained": 2,
+    "consumer.stored": 5,
+    "purge.batch": 4,
     "effect.claimed": 3,
     "effect.sent": 3,
     "effect.acted": 3,

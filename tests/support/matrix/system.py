@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,9 @@ class System:
 
     stack: Stack
     folder: Path
-    acts: bool = False
+    switches: Collection[str] = ()
     after_s: float | None = None
-    bad: bool = False
+    more_settings: str = ""
     children: list[Child] = field(default_factory=list)
     _written: int = 0
 
@@ -63,7 +63,7 @@ class System:
             f'service = "ledger"\n[database]\nurl = "{self.stack.database}"\n[broker]\nurl = "{self.stack.broker}"\n'
             f"[relay]\nlease_s = {LEASE_S}\nsend_timeout_s = 0.5\nbatch_max = {PAGE}\n"
             f"[consumer]\nlease_s = {LEASE_S}\nin_flight_max = 16\nhandler_idle_timeout_s = 1.0\n"
-            "[effects]\ngrace_s = 0.5\npoll_s = 0.1\n"
+            f"[effects]\ngrace_s = 0.5\npoll_s = 0.1\n{self.more_settings}"
             "[broker.options]\n" + "".join(f'"{name}" = {_toml(value)}\n' for name, value in self.stack.options.items())
         )
         self.settings: Settings = load(self.config, environ={})
@@ -71,6 +71,7 @@ class System:
         make_tables(self.stack.database, ACCOUNTS)
         self.do("create table ledger_act (event_id text)")
         self.do("create table ledger_fixed (yes integer)")
+        self.do("create table ledger_replayed (event_id text)")
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -107,8 +108,8 @@ class System:
         log = self.folder / f"{len(self.children)}-{name}.log"
         child = Child(f"{len(self.children)}-{name}", command, log, self.stack.topic)
         self.children.append(child)
-        switches = {"LEDGER_ACTS": self.acts, "LEDGER_BAD": self.bad}
-        child.start(**more, **{name: "1" for name, on in switches.items() if on})
+        more = {"LEDGER_DATABASE": self.stack.database, **more}
+        child.start(**more, **{f"LEDGER_{name}": "1" for name in self.switches})
         return child
 
     def complete(self, arguments: list[str]) -> Child:
