@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,9 +23,11 @@ from relevo.relay.sending import send
 from relevo.testing.broker_processes import make_message
 from tests.support.cuttable import cuttable
 from tests.support.waiting import eventually
+from tools.services.rabbitmq import RabbitMQ
 
 SOURCE = "urn:relevo:test"
 GROUP = "books"
+CTL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
 
 
 @pytest.fixture
@@ -197,6 +202,61 @@ async def test_wrong_password_and_secrets(rabbitmq_url: str) -> None:
         await nowhere.check()
     texts = (str(refused.value), str(unreachable.value), repr(wrong), wrong.url, str(outcomes[0]))
     assert not any("hunter2" in text for text in texts)
+
+
+@pytest.fixture
+def limited_user(rabbitmq_url: str) -> Iterator[tuple[str, str]]:
+    """A user who may write to topics that end in ``.mine`` only, on our own RabbitMQ 3.10; its URL and name."""
+    server = RabbitMQ()
+    if server.given_url is not None or rabbitmq_url != server.url or not CTL.exists():
+        pytest.skip("users are made with rabbitmqctl on the RabbitMQ 3.10 of tools.services only")
+    name = f"limited-{secrets.token_hex(4)}"
+
+    def ctl(*arguments: str) -> None:
+        env = {**os.environ, **server.environment(str(server.folder))}
+        done = subprocess.run([CTL, "-q", *arguments], env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    ctl("add_user", name, "pass")
+    ctl("set_permissions", name, ".*", r".*\.mine$", ".*")
+    try:
+        yield urlsplit(rabbitmq_url)._replace(netloc=f"{name}:pass@127.0.0.1:{server.port()}").geturl(), name
+    finally:
+        ctl("delete_user", name)
+
+
+async def test_a_missing_right_is_found_to_be_one_topic_s(
+    rabbitmq_url: str, topic: str, limited_user: tuple[str, str]
+) -> None:
+    """FAILURES row 18: the server closes the channel on a message it does not allow (403) and takes everything under
+    way with it. The next tries find out which message it is: that one is rejected, and its neighbours are accepted."""
+    mine = f"{topic}.mine"
+    broker = broker_for(rabbitmq_url)
+    await broker.ensure_topics([mine])
+    member = await broker.subscribe(GROUP, [topic, mine])
+    publisher = await broker_for(limited_user[0]).publisher(source=SOURCE)
+    left = {message.event_id: message for message in [make_message(mine), make_message(topic), make_message(mine)]}
+    rejected: dict[object, Rejected] = {}
+
+    async def decided() -> bool:
+        messages = list(left.values())
+        outcomes = await publisher.publish(messages)
+        for index, message in enumerate(messages):
+            outcome = outcomes.get(index, Accepted())
+            if isinstance(outcome, Rejected):
+                rejected[message.event_id] = outcome
+            if isinstance(outcome, Rejected | Accepted):
+                del left[message.event_id]
+        return not left
+
+    await eventually(decided, what="every message has an outcome")
+    assert [outcome.code for outcome in rejected.values()] == ["not_authorised"]
+    found: list[Any] = []
+    await eventually(lambda: taken(member, found, 2), what="the others arrive")
+    assert {delivery.message.topic for delivery in found} == {mine}
+    assert not {delivery.message.event_id for delivery in found} & set(rejected)
+    await publisher.aclose()
+    await member.aclose()
 
 
 async def test_an_exchange_of_another_kind_is_refused(rabbitmq_url: str) -> None:

@@ -37,6 +37,11 @@ def aiormq() -> Any:
     return aiormq
 
 
+def lost() -> tuple[type[Exception], ...]:
+    """What the client raises when a connection or channel is gone; time-outs are ``OSError``s. For ``except``."""
+    return (OSError, RuntimeError, aiormq().exceptions.AMQPError)
+
+
 def properties(**values: Any) -> Any:
     """Properties of a message."""
     return aiormq().spec.Basic.Properties(**values)
@@ -75,6 +80,13 @@ def let_go(connection: Any) -> None:
     task = asyncio.ensure_future(close(connection))
     _letting_go.add(task)
     task.add_done_callback(_letting_go.discard)
+
+
+async def settled_down() -> None:
+    """Wait, bounded, for what was let go on this loop: its tasks would end in noise when the loop does."""
+    loop = asyncio.get_running_loop()
+    if mine := [task for task in _letting_go if task.get_loop() is loop]:
+        await asyncio.wait(mine, timeout=CLOSE_TIMEOUT_S)
 
 
 async def close(connection: Any) -> None:

@@ -12,7 +12,7 @@ from relevo.brokers.rabbitmq import CAPABILITIES, topology
 from relevo.brokers.rabbitmq.options import parse
 from relevo.brokers.rabbitmq.publisher import RabbitPublisher
 from relevo.brokers.rabbitmq.subscription import RabbitSubscription
-from relevo.clients.aio_pika import aiormq, close, connect, place_of
+from relevo.clients.aio_pika import aiormq, close, connect, lost, place_of
 from relevo.errors import UnreachableError
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class RabbitBroker:
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
                 return await work(connection)
-        except (TimeoutError, OSError, RuntimeError, aiormq().exceptions.AMQPError) as error:
+        except lost() as error:
             raise UnreachableError(f"RabbitMQ at {self.url}: {type(error).__name__}") from error
         finally:
             await close(connection)

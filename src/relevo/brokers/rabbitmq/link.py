@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from relevo.brokers.rabbitmq import topology
 from relevo.brokers.rabbitmq.options import RabbitOptions
-from relevo.clients.aio_pika import aiormq, close, connect, let_go, place_of
+from relevo.clients.aio_pika import close, connect, let_go, lost, place_of, settled_down
 from relevo.errors import ConfigError, UnreachableError
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable
 
@@ -47,7 +47,7 @@ class Link:
                 try:
                     async with asyncio.timeout(self._options.connect_timeout_s):
                         self._channel = await self._connection.channel(publisher_confirms=True)
-                except (TimeoutError, OSError, RuntimeError, aiormq().exceptions.AMQPError) as error:
+                except lost() as error:
                     self.give_up()
                     raise UnreachableError(f"RabbitMQ at {place_of(self._url)}: {type(error).__name__}") from None
             return self._channel
@@ -77,6 +77,7 @@ class Link:
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
             await close(connection)
+        await settled_down()
 
     async def _ask(self, name: str) -> PublishOutcome:
         if problem := topology.too_long(name):
@@ -91,7 +92,7 @@ class Link:
             return Unavailable(f"RabbitMQ at {place_of(self._url)} does not answer")
         except (UnreachableError, ConfigError) as error:
             return Unavailable(str(error))
-        except (OSError, RuntimeError, aiormq().exceptions.AMQPError) as error:
+        except lost() as error:
             self.give_up()
             return Unavailable(f"RabbitMQ at {place_of(self._url)}: {type(error).__name__}")
         return Rejected("unknown_topic", f"there is no exchange {name!r}: create the topic first")

@@ -51,8 +51,8 @@ class RabbitPublisher:
             for task in tasks.values():
                 task.cancel()
             raise
-        self._judge(tasks, outcomes)
-        return outcomes
+        self._judge(tasks, outcomes, alone=False)
+        return dict(sorted(outcomes.items()))
 
     async def probe(self, topic: str) -> PublishOutcome:
         return await self._link.topic(topic, fresh=True)
@@ -79,9 +79,17 @@ class RabbitPublisher:
             return link.number
         number = link.number
         link.last_sign = loop.time()
-        broken = False
+        broken = alone = False
         for index, message in enumerate(messages):
             refused = self._refused(message, known[message.topic])
+            if refused is None and self._careful and not broken:
+                alone = await self._alone()
+                try:
+                    channel = await link.channel()  # a new one, if the message before has closed it
+                    number = link.number
+                except (UnreachableError, ConfigError) as error:
+                    broken = True
+                    refused = Unavailable(str(error))
             if refused is None and (broken or not link.open or link.number != number):
                 refused = Unavailable("not sent: the connection was lost before its turn")
             if refused is None and not await self._room():
@@ -95,7 +103,15 @@ class RabbitPublisher:
             task.add_done_callback(self._ended)
             if self._careful:
                 await self._confirms({index: task}, number)
+                self._judge({index: task}, outcomes, alone=alone)
+                del tasks[index]
         return number
+
+    async def _alone(self) -> bool:
+        """Whether nothing else is under way, waited for: then a closed channel was closed for the next message."""
+        if self._calls:
+            await asyncio.wait(list(self._calls), timeout=self._options.send_timeout_s)
+        return not self._calls
 
     async def _room(self) -> bool:
         """Wait for a place among the unconfirmed; ``False`` when nothing is confirmed any more."""
@@ -147,13 +163,15 @@ class RabbitPublisher:
                 task.cancel()
             await asyncio.wait(pending)
 
-    def _judge(self, tasks: Mapping[int, asyncio.Task[Any]], outcomes: dict[int, PublishOutcome]) -> None:
+    def _judge(
+        self, tasks: Mapping[int, asyncio.Task[Any]], outcomes: dict[int, PublishOutcome], *, alone: bool
+    ) -> None:
         for index, task in tasks.items():
             error = None if task.cancelled() else task.exception()
             if error is None and not task.cancelled():
                 continue
             name = type(error).__name__
-            outcomes[index] = classify(error, alone=self._careful)
+            outcomes[index] = classify(error, alone=alone)
             if name in OF_ONE:
                 self._careful_until = asyncio.get_running_loop().time() + CAREFUL_FOR_S
             if name == "ChannelNotFoundEntity":  # a topic was deleted under us

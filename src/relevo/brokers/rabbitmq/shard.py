@@ -48,6 +48,11 @@ class Shard:
         await self.channel.basic_qos(prefetch_count=prefetch)
         await self.channel.basic_consume(self.queue, arrived)
 
+    async def undelivered(self) -> int:
+        """Messages that wait in the queue and are with nobody."""
+        declared = await self.channel.queue_declare(self.queue, passive=True)
+        return int(declared.message_count)
+
     @property
     def held(self) -> int:
         """Messages the server has given us and that are not settled."""

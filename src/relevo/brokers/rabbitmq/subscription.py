@@ -12,7 +12,7 @@ from relevo.brokers.rabbitmq import topology
 from relevo.brokers.rabbitmq.group import Group
 from relevo.brokers.rabbitmq.options import RabbitOptions
 from relevo.brokers.rabbitmq.shard import Shard, first_position
-from relevo.clients.aio_pika import aiormq, close, connect, let_go, place_of
+from relevo.clients.aio_pika import close, connect, let_go, lost, place_of, settled_down
 from relevo.errors import ConfigError, MisuseError, RelevoError, UnreachableError
 from relevo.ports.broker import Delivery
 
@@ -44,15 +44,14 @@ class RabbitSubscription:
         self._positions: dict[str, int] = {}
         self._generation = 0
         self._connection: Any = None
-        self._group = Group(consumer, topics, options.member_timeout_s, self._stir_up)
+        self._stir = asyncio.Event()
+        self._group = Group(consumer, topics, options.member_timeout_s, self._stir.set)
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        self._stir = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._revoked: Revoked | None = None
         self._problem: RelevoError | None = None
-        self._paused = False
-        self._closed = False
+        self._paused = self._closed = False
 
     async def start(self) -> None:
         """Declare the queues: messages are kept for this consumer from now on. Raises ``UnreachableError`` or
@@ -90,7 +89,7 @@ class RabbitSubscription:
         for name, positions in by_shard.items():
             shard = self._shards.get(name)
             if shard is not None:
-                with contextlib.suppress(OSError, RuntimeError, aiormq().exceptions.AMQPError):  # lost: they come again
+                with contextlib.suppress(*lost()):  # lost: they come again
                     await shard.settle(positions)
 
     async def flush(self) -> None:
@@ -136,37 +135,35 @@ class RabbitSubscription:
             self._worker.cancel()
             await asyncio.wait([self._worker])
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        with contextlib.suppress(TimeoutError, OSError, RuntimeError, aiormq().exceptions.AMQPError):
-            async with asyncio.timeout(RPC_TIMEOUT_S):
-                await asyncio.gather(*[shard.channel.close() for shard in self._shards.values()])
-                await self._group.tell(leaving=True)
-        self._shards.clear()
-        await close(connection)
+        if connection is not None:
+            with contextlib.suppress(*lost()):
+                async with asyncio.timeout(RPC_TIMEOUT_S):
+                    await asyncio.gather(*[shard.channel.close() for shard in self._shards.values()])
+                    await self._group.tell(leaving=True)
+            self._shards.clear()
+            await close(connection)
+        await settled_down()
 
     # -- the connection, kept ------------------------------------------------------------------------------------------
 
     async def _keep_going(self) -> None:
         delay_s = 0.05
         while True:
+            began = self._loop.time()
             try:
                 if self._connection is None:
                     await self._connect()
                 self._problem = None
-                delay_s = 0.05
                 await self._work()
-            except ConfigError as error:
+            except RelevoError as error:
                 self._problem = error
-            except (TimeoutError, OSError, RuntimeError, RelevoError, aiormq().exceptions.AMQPError) as error:
+            except lost() as error:
                 if self._problem is None:
                     log.warning("consumer %s: lost RabbitMQ (%s); reconnecting", self._consumer, type(error).__name__)
-                self._problem = UnreachableError(
-                    f"RabbitMQ at {place_of(self._url)} does not answer ({type(error).__name__})"
-                )
+                self._problem = self._away(error)
             self._lost()
             await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, RECONNECT_MAX_S)
+            delay_s = min(delay_s * 2, RECONNECT_MAX_S) if self._loop.time() - began < 5 else 0.05
 
     async def _connect(self) -> None:
         connection = await connect(self._url, timeout_s=self._options.connect_timeout_s, name="relevo-consumer")
@@ -176,9 +173,9 @@ class RabbitSubscription:
         except ConfigError:
             await close(connection)
             raise
-        except (TimeoutError, OSError, RuntimeError, aiormq().exceptions.AMQPError) as error:
+        except lost() as error:
             let_go(connection)
-            raise UnreachableError(f"RabbitMQ at {place_of(self._url)}: {type(error).__name__}") from error
+            raise self._away(error) from error
         self._connection = connection
 
     async def _declare(self, connection: Any, topics: set[str]) -> None:
@@ -193,8 +190,7 @@ class RabbitSubscription:
 
     async def _work(self) -> None:
         """Have what is ours, until the connection breaks."""
-        connection = self._connection
-        await self._group.join(connection)
+        await self._group.join(connection := self._connection)
         telling = asyncio.create_task(self._group.keep_telling())
         missing_at = self._loop.time() + MISSING_EVERY_S
         try:
@@ -249,9 +245,8 @@ class RabbitSubscription:
     def _cancelled(self, frame: Any) -> None:
         """The server ended a consumer: its queue was deleted, or its leader moved. Begin anew."""
         if self._connection is not None:
-            log.warning("consumer %s: RabbitMQ cancelled a consumer; starting again", self._consumer)
             let_go(self._connection)
-            self._stir.set()
+        self._stir.set()
 
     async def _leave(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
@@ -283,15 +278,14 @@ class RabbitSubscription:
         return found
 
     async def _ask(self, shard: Shard) -> int:
-        """How many messages wait in the queue, undelivered."""
         try:
             async with asyncio.timeout(RPC_TIMEOUT_S):
-                declared = await shard.channel.queue_declare(shard.queue, passive=True)
-        except (TimeoutError, OSError, RuntimeError, aiormq().exceptions.AMQPError) as error:
-            raise UnreachableError(
-                f"RabbitMQ at {place_of(self._url)} does not answer ({type(error).__name__})"
-            ) from None
-        return int(declared.message_count)
+                return await shard.undelivered()
+        except lost() as error:
+            raise self._away(error) from None
+
+    def _away(self, error: Exception) -> UnreachableError:
+        return UnreachableError(f"RabbitMQ at {place_of(self._url)} does not answer ({type(error).__name__})")
 
     def _drop(self, shard: Shard) -> None:
         self._positions[shard.name] = shard.position
@@ -304,6 +298,3 @@ class RabbitSubscription:
         if connection is not None:
             let_go(connection)
         self._news.set()
-
-    def _stir_up(self) -> None:
-        self._stir.set()
