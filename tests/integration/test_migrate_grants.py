@@ -35,8 +35,29 @@ STATEMENTS = {
         *("pause.all", "duty.", "scheduled.move", "scheduled.next_due"),
     ),
     "keeper": ("purge.", "duty.", "journal.purge", "process.forget_dead", "audit.add"),
-    "consumer": ("meta.read", "pause.all", "inbox.", "journal.", "held.", "process.", "effect.", "performing."),
-    "operator": ("meta.read", "meta.applied", "status.", "process.live", "parked.", "audit.", "job.", "pause."),
+    "consumer": (
+        "meta.read",
+        "pause.all",
+        "inbox.",
+        "journal.",
+        "held.",
+        "process.",
+        "effect.",
+        "performing.",
+        "replay_keys.",
+    ),
+    "operator": (
+        "meta.read",
+        "meta.applied",
+        "status.",
+        "process.live",
+        "parked.",
+        "audit.",
+        "job.",
+        "pause.",
+        "effects.",
+        "replay.",
+    ),
 }
 """Names of the statements that a duty runs, by how they begin."""
 

@@ -185,7 +185,7 @@ def forget_failures(job_id: UUID) -> Script[None]:
 def hold_key(id: KeyId, job_id: UUID, holder: UUID, lease_s: float) -> Script[Claimed | None]:
     """Let arrivals of the key queue behind. ``None``: it is held for another reason, and stays as it is."""
     rows = yield Statement(
-        "replay.hold_key",
+        "replay_keys.hold",
         {
             "consumer": id.consumer,
             "topic": id.topic,
@@ -202,7 +202,7 @@ def hold_key(id: KeyId, job_id: UUID, holder: UUID, lease_s: float) -> Script[Cl
 def still_ours(claim: Claimed, lease_s: float) -> Script[bool]:
     """At the end of a handler's transaction: whether the key is still held by us; renews it."""
     rows = yield Statement(
-        "replay.still_ours",
+        "replay_keys.still_ours",
         {
             "consumer": claim.id.consumer,
             "topic": claim.id.topic,
@@ -217,7 +217,7 @@ def still_ours(claim: Claimed, lease_s: float) -> Script[bool]:
 def running(table: str) -> Script[frozenset[str]]:
     """Transactions that may have found a key live before it was held (PostgreSQL). When all of them have ended, nothing
     of the key is under way any more."""
-    rows = yield Statement("replay.running", {"table": table})
+    rows = yield Statement("replay_keys.running", {"table": table})
     return frozenset(row[0] for row in rows)
 
 

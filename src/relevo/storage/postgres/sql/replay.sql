@@ -86,7 +86,7 @@ where job_id = cast(:job_id as uuid) order by at limit :limit;
 -- name: replay.forget_failures
 delete from {replay_failure} where job_id = cast(:job_id as uuid);
 
--- name: replay.hold_key
+-- name: replay_keys.hold
 -- Arrivals of the key queue behind from now on. Also takes up what an earlier process of the same job left.
 insert into {held_key} as k (side, consumer, topic, key, bucket, state, reason, epoch, holder, expires_at)
 values ('consumer', :consumer, :topic, cast(:key as bytea), cast(:bucket as smallint), 'draining', :reason, 1,
@@ -97,12 +97,12 @@ where k.state = 'draining' and k.reason = excluded.reason
   and (k.holder is null or k.holder = excluded.holder or k.expires_at < clock_timestamp())
 returning epoch;
 
--- name: replay.still_ours
+-- name: replay_keys.still_ours
 update {held_key} set expires_at = clock_timestamp() + :lease_s * interval '1 second'
 where side = 'consumer' and consumer = :consumer and topic = :topic and key = cast(:key as bytea) and epoch = :epoch
 returning 1;
 
--- name: replay.running
+-- name: replay_keys.running
 -- Transactions that have asked for a key's state and may have found it live: each holds this lock to its end.
 select distinct virtualtransaction from pg_locks
 where locktype = 'relation' and mode = 'RowShareLock' and granted and pid <> pg_backend_pid()

@@ -75,7 +75,7 @@ select event_id, topic, key, error_type, error from {replay_failure} where job_i
 -- name: replay.forget_failures
 delete from {replay_failure} where job_id = :job_id;
 
--- name: replay.hold_key
+-- name: replay_keys.hold
 insert into {held_key} (side, consumer, topic, key, bucket, state, reason, epoch, holder, expires_at)
 values ('consumer', :consumer, :topic, :key, :bucket, 'draining', :reason, 1, :holder,
         cast((julianday('now') - 2440587.5) * 86400000 + :lease_s * 1000 as integer))
@@ -86,7 +86,7 @@ where state = 'draining' and reason = excluded.reason
        or expires_at < cast((julianday('now') - 2440587.5) * 86400000 as integer))
 returning epoch;
 
--- name: replay.still_ours
+-- name: replay_keys.still_ours
 update {held_key} set expires_at = cast((julianday('now') - 2440587.5) * 86400000 + :lease_s * 1000 as integer)
 where side = 'consumer' and consumer = :consumer and topic = :topic and key = :key and epoch = :epoch
 returning 1;
