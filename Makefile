@@ -44,8 +44,8 @@ bench: export RELEVO_SERVICES_DIR = .services-bench
 bench: export RELEVO_SERVICES_BASE_PORT = 22000
 bench: export RELEVO_SERVICES_FSYNC = on
 bench: export RELEVO_REQUIRE_SERVICES = 1
-bench: install  ## throughput and latency on servers of its own that keep their promises (fsync on)
-	@$(SERVICES) run -- $(BIN)/python -m benchmarks.drain $(ARGS)
+bench: install  ## throughput on servers of its own that keep their promises (fsync on); BENCH=poison for another
+	@$(SERVICES) run -- $(BIN)/python -m benchmarks.$(or $(BENCH),drain) $(ARGS)
 
 soak: install  ## the long tests: hours of faults
 	@$(SERVICES) run -- $(BIN)/python -m pytest -m soak $(ARGS)

@@ -128,21 +128,23 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=50_000)
     parser.add_argument("--consumer-events", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--sides", default="relay,consumer")
     arguments = parser.parse_args()
     database, broker = os.environ["RELEVO_TEST_POSTGRES_URL"], os.environ["RELEVO_TEST_KAFKA_URL"]
+    sides = arguments.sides.split(",")
     print(f"machine: {machine()}")
     found: dict[tuple[str, bool], list[float]] = {}
     for number in range(arguments.runs):
         for poisoned in (False, True) if number % 2 == 0 else (True, False):
-            relay = relay_run(database, broker, arguments.events, poisoned=poisoned)
-            consumer = asyncio.run(consumer_run(database, broker, arguments.consumer_events, poisoned=poisoned))
-            found.setdefault(("relay", poisoned), []).append(relay)
-            found.setdefault(("consumer", poisoned), []).append(consumer)
-            print(
-                f"  run {number + 1} poisoned={poisoned}: relay {relay:,.0f}/s, consumer {consumer:,.0f}/s", flush=True
-            )
+            for side in sides:
+                if side == "relay":
+                    rate = relay_run(database, broker, arguments.events, poisoned=poisoned)
+                else:
+                    rate = asyncio.run(consumer_run(database, broker, arguments.consumer_events, poisoned=poisoned))
+                found.setdefault((side, poisoned), []).append(rate)
+                print(f"  run {number + 1} {side} poisoned={poisoned}: {rate:,.0f}/s", flush=True)
     rows = [["side", "without", "with one poison key", "ratio of medians"]]
-    for side in ("relay", "consumer"):
+    for side in sides:
         clean, poison = found[side, False], found[side, True]
         ratio = statistics.median(poison) / statistics.median(clean)
         rows.append([side, spread(clean), spread(poison), f"{ratio:.2f}"])
