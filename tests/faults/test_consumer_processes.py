@@ -21,8 +21,9 @@ from tests.support.waiting import eventually_sync
 class Consumers:
     """Starts consumer processes one after the other on one store and one embedded broker."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path, consumer: str = "tests.support.crashing:billing") -> None:
         self.store = store
+        self.consumer = consumer
         self.folder = folder
         self.broker_url = f"embedded:{folder / 'broker.db'}"
         self.config = folder / "relevo.toml"
@@ -48,7 +49,7 @@ class Consumers:
                     "--config",
                     str(self.config),
                     "consume",
-                    "tests.support.crashing:billing",
+                    self.consumer,
                 ],
                 cwd=Path(__file__).resolve().parents[2],
                 env=environment(variables),
