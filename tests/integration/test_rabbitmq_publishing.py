@@ -115,7 +115,7 @@ async def test_a_topic_deleted_under_the_publisher(rabbitmq_url: str, topic: str
 
 
 async def test_too_large(rabbitmq_url: str, topic: str) -> None:
-    """FAILURES row 10: a message above the limit is rejected before it is sent; its neighbours go."""
+    """A message above the limit is rejected before it is sent; its neighbours go."""
     broker = broker_for(rabbitmq_url, {"message_bytes_max": 10_000})
     assert broker.capabilities.message_bytes_max == 10_000
     member = await broker.subscribe(GROUP, [topic])
@@ -128,7 +128,7 @@ async def test_too_large(rabbitmq_url: str, topic: str) -> None:
 
 
 async def test_reconnects_under_load_and_keeps_order(rabbitmq_url: str, topic: str) -> None:
-    """FAILURES row 16, 17: connections of publisher and consumer are cut again and again while messages flow. Nothing
+    """FAILURES row 16: connections of publisher and consumer are cut again and again while messages flow. Nothing
     is lost, every key arrives in order, and an acknowledgement of before a cut settles nothing of after it."""
     parts = urlsplit(rabbitmq_url)
     assert parts.hostname and parts.port
@@ -184,7 +184,7 @@ async def test_reconnects_under_load_and_keeps_order(rabbitmq_url: str, topic: s
 
 
 async def test_wrong_password_and_secrets(rabbitmq_url: str) -> None:
-    """FAILURES row 19: a refused password is a configuration error, a closed port is unreachable, and neither repeats
+    """A refused password is a configuration error, a closed port is unreachable, and neither repeats
     the password."""
     parts = urlsplit(rabbitmq_url)
     wrong = broker_for(f"amqp://relevo:hunter2@{parts.hostname}:{parts.port}/")

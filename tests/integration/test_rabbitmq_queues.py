@@ -86,7 +86,7 @@ async def test_every_key_has_one_queue(rabbitmq_url: str, topic: str, queues: in
 
 
 async def test_order_while_members_come_and_go(rabbitmq_url: str, topic: str) -> None:
-    """FAILURES row 33: members join and leave with messages in hand; over all members, each key's first deliveries come
+    """Members join and leave with messages in hand; over all members, each key's first deliveries come
     in the order they were sent, and nothing is lost."""
     broker = broker_for(rabbitmq_url, {"prefetch": 20})
     keys = [b"%d" % number for number in range(10)]
@@ -146,7 +146,7 @@ async def test_a_message_is_never_dropped_for_many_deliveries(rabbitmq_url: str,
 
 
 async def test_messages_of_strangers(rabbitmq_url: str, topic: str) -> None:
-    """FAILURES row 21: messages without our headers are delivered: by the properties of AMQP and the CloudEvents
+    """Messages without our headers are delivered: by the properties of AMQP and the CloudEvents
     binding's own prefix where they have those, with an id of their own where they have nothing."""
     member = await broker_for(rabbitmq_url).subscribe(GROUP, [topic])
     identity = uuid4()

@@ -426,8 +426,8 @@ class BrokerConformance:
         assert list(await broker.ensure_topics([topic, new])) == []
 
     async def test_what_nobody_waits_for(self, broker: Broker, topic: str, group: str) -> None:
-        """A broker without history has no place for a message that no group waits for: it is rejected, never counted as
-        sent; once a group is there, the same message is accepted and arrives."""
+        """FAILURES row 18: a broker without history has no place for a message that no group waits for. It is rejected,
+        never counted as sent; once a group is there, the same message is accepted and arrives."""
         if broker.capabilities.keeps_history:
             pytest.skip("capabilities.keeps_history is true: a message is kept whether or not somebody waits for it")
         message = make_message(topic, key=b"k")
