@@ -54,7 +54,7 @@ docs: install  ## write the reference pages anew, run every example of the docum
 	@$(BIN)/python -m tools.docs
 	@$(SERVICES) run -- $(BIN)/python -m pytest tests/docs $(ARGS)
 
-services-up:  ## start PostgreSQL and Kafka for the tests, print their URLs
+services-up:  ## start PostgreSQL, Kafka and RabbitMQ for the tests, print their URLs
 	@$(SERVICES) up
 
 services-down:  ## stop them; their data stays

@@ -13,7 +13,7 @@ from relevo.settings import FILE_NAME
 
 @click.command("init")
 @click.option("--database", metavar="URL", help="postgresql://… or sqlite:///file.db")
-@click.option("--broker", metavar="URL", help="kafka://host:9092 or embedded:file.db")
+@click.option("--broker", metavar="URL", help="kafka://host:9092, amqp://host/ or embedded:file.db")
 @click.option("--force", is_flag=True, help="Overwrite a file that exists.")
 @click.pass_obj
 def command(context: CliContext, database: str | None, broker: str | None, force: bool) -> None:
