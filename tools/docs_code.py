@@ -21,6 +21,7 @@ NOTE = "<!-- Written by `python -m tools.docs` from the code; a test holds that 
 MODULES = {
     "relevo": "What an application imports. Names are loaded when they are first used.",
     "relevo.consumer": "Running consumers inside another process; `relevo consume` does the same.",
+    "relevo.effects": "Acts outside, once: see [how](../how-to/do-something-outside-once.md).",
     "relevo.settings": "Settings as values.",
     "relevo.correlation": "What messages carry without being asked.",
     "relevo.ops.migrate": "`relevo migrate` as functions.",
@@ -28,6 +29,10 @@ MODULES = {
 }
 NAMES = {
     "relevo.consumer": ["ConsumerRunner"],
+    "relevo.effects": [
+        *("once", "Effects", "EffectRequest", "EffectRefused", "NotDone", "Done", "Unknown", "EffectRunner"),
+        *("webhook", "verify_signature", "email", "SmtpServer"),
+    ],
     "relevo.settings": ["load", "Settings"],
     "relevo.correlation": ["using", "current"],
     "relevo.ops.migrate": ["migrate", "pending", "check", "sql"],

@@ -91,6 +91,9 @@ class Registry:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def __repr__(self) -> str:
+        return "EFFECTS" if self is globals().get("EFFECTS") else f"Registry({', '.join(self._by_name)})"
+
 
 EFFECTS: Final = Registry()
 """What ``@effect``, ``webhook`` and ``email`` declare."""

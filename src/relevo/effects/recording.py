@@ -56,7 +56,7 @@ class Effects:
 
         A second recording of the same name and key is the same effect, whatever its data, also in a replay: it is
         performed once. ``data``: what JSON can hold; UUIDs, times and decimals become text. With an async handle the
-        result is awaited. Raises ``RefusedError``, ``TooLargeError`` is a kind of it; ``NotInTransactionError``,
+        result is awaited. Raises ``RefusedError`` for a key or data that cannot be stored, ``NotInTransactionError``,
         ``SchemaError``; any other exception of the database is the driver's own.
         """
         name = effect.name if isinstance(effect, Effect) else check_name("effect name", effect)
