@@ -131,7 +131,9 @@ async def test_missing_and_older_tables_are_told_apart(settings: Settings) -> No
             await ensure_ready(database, settings)
         migrate(settings)
         _execute(settings, "update relevo_meta set schema_version = 1")
-        with pytest.raises(SchemaError, match=r"have schema version 1, this version of Relevo needs \d+.*relevo migrate"):
+        with pytest.raises(
+            SchemaError, match=r"have schema version 1, this version of Relevo needs \d+.*relevo migrate"
+        ):
             await ensure_ready(database, settings)
         _execute(settings, "delete from relevo_meta")
         with pytest.raises(SchemaError, match=r"not complete.*relevo migrate"):
