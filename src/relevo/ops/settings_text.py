@@ -33,8 +33,8 @@ DESCRIPTIONS: Final = {
     "database.schema": "PostgreSQL schema of the tables, created if missing; the search path decides if not set.",
     "database.prefix": "What the names of all tables, functions and indexes begin with.",
     "database.prepared_statements": "Switch off behind a transaction pooler that does not keep prepared statements.",
-    "broker.url": "kafka://host:9092, amqp://user:password@host/ (RabbitMQ), or embedded:file.db for a broker in a file "
-    "on this machine.",
+    "broker.url": "kafka://host:9092, amqp://user:password@host/ (RabbitMQ), or embedded:file.db for a broker in a "
+    "file on this machine.",
     "broker.options": "Options for the broker's client, by its own names, passed on as they are.",
     "relay.source": "How the outbox is read; stored in the tables by `relevo migrate`. This version has 'mark'.",
     "relay.batch_max": "Most messages read and handed over at once.",
