@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SESSION_OPTIONS = "-c timezone=UTC"
+_IDLE_TIMEOUT_S = 5
+"""After which the server ends a transaction that stands still, unless ``run`` is told another time: a process that is
+frozen (or stopped with Ctrl+Z) must not keep its locks, whatever it was doing. Below the default leases."""
+_SESSION_OPTIONS = f"-c timezone=UTC -c idle_in_transaction_session_timeout={_IDLE_TIMEOUT_S}s"
 _CONNECT_TIMEOUT_S = 5
 
 

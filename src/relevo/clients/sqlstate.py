@@ -15,7 +15,8 @@ _SCHEMA = {
     "`relevo migrate --grant ROLE:NAME --sql` prints the grants that writer, relay, consumer and operator need",
     "25006": "{where} is read-only (a standby, or default_transaction_read_only). Point Relevo at the primary",
 }
-_UNREACHABLE_CLASSES = ("08", "57P", "53", "58")  # connection, operator intervention, resources, system error
+# Connection, operator intervention, resources, system error; and sessions that the server ended since we stood still.
+_UNREACHABLE_CLASSES = ("08", "57P", "53", "58", "25P03", "25P04")
 _AUTHENTICATION = ("28000", "28P01", "3D000")
 
 

@@ -28,7 +28,8 @@ class Database(Protocol):
 
     async def run(self, script: Script[T], *, read_only: bool = False, idle_timeout_s: float | None = None) -> T:
         """Drive ``script`` in one transaction. ``read_only``: a single snapshotless read, no write lock on SQLite.
-        ``idle_timeout_s``: the server ends the session if this process freezes inside (PostgreSQL)."""
+        ``idle_timeout_s``: when the server ends the session if this process freezes inside (PostgreSQL); 5 s if not
+        given."""
 
     async def aclose(self) -> None: ...
 

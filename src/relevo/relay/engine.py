@@ -12,9 +12,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from relevo.errors import RelevoError, UnreachableError
+from relevo.errors import UnreachableError
 from relevo.message import Message
 from relevo.outcome import PublishOutcome, Rejected
 from relevo.policy import PROBE_BACKOFF, Policy
@@ -28,6 +27,7 @@ from relevo.relay.draining import Draining
 from relevo.relay.ownership import Ownership
 from relevo.relay.pausing import RelayPauses
 from relevo.relay.sending import send
+from relevo.runtime.classify import is_transient
 from relevo.runtime.probes import probe
 from relevo.settings import RelaySettings
 from relevo.signals import Wakeup
@@ -84,7 +84,9 @@ class RelayEngine:
                 await self._step(stop)
                 self._failures = 0
                 self.unreachable = None
-            except UnreachableError as error:
+            except Exception as error:
+                if not is_transient(error):  # a deadlock is: whoever lost it tries again
+                    raise
                 await self._step_back(error, stop)
         await self._finish()
 
@@ -106,7 +108,7 @@ class RelayEngine:
         self._idle_s = self.settings.poll_min_s
         try:
             await self._carry(taken)
-        except UnreachableError:
+        except Exception:
             await self.source.release(taken)
             raise
         if self._again_s:
@@ -122,10 +124,9 @@ class RelayEngine:
         if not taken.exhausted:
             self._read_ahead()
         probe("relay.sending")
-        outcomes: Mapping[int, PublishOutcome] = {}
-        if messages:
-            lanes = set(taken.lanes)
-            outcomes = await send(self.publisher, messages, lambda: self.ownership.may_send(lanes))
+        lanes = set(taken.lanes)
+        sending = send(self.publisher, messages, lambda: self.ownership.may_send(lanes))
+        outcomes: Mapping[int, PublishOutcome] = await sending
         probe("relay.confirmed")
         if kept_back:
             outcomes = {indexes[position]: outcome for position, outcome in outcomes.items()} | {
@@ -264,7 +265,7 @@ class RelayEngine:
             waking.cancel()
             stopping.cancel()
 
-    async def _step_back(self, error: UnreachableError, stop: asyncio.Event) -> None:
+    async def _step_back(self, error: Exception, stop: asyncio.Event) -> None:
         """The database does not answer: forget what is in flight (it is taken again), wait, try again."""
         if self.unreachable is None:
             log.warning("%s; waiting for it, nothing is lost", error)
@@ -272,10 +273,9 @@ class RelayEngine:
         self._failures += 1
         for task in (self._settling, self._ahead):
             if task is not None:
-                with contextlib.suppress(RelevoError):
-                    result: Any = await task
-                    if isinstance(result, Taken):
-                        await self.source.release(result)
+                (result,) = await asyncio.gather(task, return_exceptions=True)
+                if isinstance(result, Taken):
+                    await self.source.release(result)
         self._settling = self._ahead = None
         await self.draining.forget()
         self._assigned = -1

@@ -25,6 +25,8 @@ async def send(
 ) -> Mapping[int, PublishOutcome]:
     """Outcomes by index, as ``Publisher.publish`` gives them, prefix-safe whatever the publisher is. Nothing
     more is sent once ``may_send`` says no."""
+    if not messages:
+        return {}
     if publisher.capabilities.prefix_safe:
         return await publisher.publish(messages) if may_send() else dict.fromkeys(range(len(messages)), LEASE_OVER)
     outcomes: dict[int, PublishOutcome] = {}

@@ -24,6 +24,7 @@ from relevo.relay.engine import RelayEngine
 from relevo.relay.maintenance import Maintenance
 from relevo.relay.mover import Mover
 from relevo.relay.ownership import Ownership
+from relevo.runtime.classify import is_transient
 from relevo.settings import Settings, load
 from relevo.signals import subscribe
 from relevo.sources.mark.source import MarkSource
@@ -188,7 +189,9 @@ class Relay:
             try:
                 await ownership.tick()
                 failures = 0
-            except UnreachableError as error:
+            except Exception as error:
+                if not is_transient(error):
+                    raise
                 failures += 1
                 log.debug("the lease was not renewed: %s", error)
             if ownership.version != version:

@@ -19,7 +19,8 @@ Stage = Literal["begin", "ours", "handler", "commit"]
 
 _CONFLICTS = ("40001", "40P01")
 _UNKNOWN_END = ("08007", "40003")  # the server itself does not know how the transaction or statement ended
-_OUTAGES = ("08", "57P", "53", "58")  # connection, operator intervention, resources, system error
+# Connection, operator intervention, resources, system error; and sessions that the server ended since we stood still.
+_OUTAGES = ("08", "57P", "53", "58", "25P03", "25P04")
 _NOT_A_PRIMARY = "25006"
 _SQLITE_CONFLICTS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_OUTAGES = (

@@ -1,0 +1,49 @@
+"""A relay whose transaction lost a deadlock, or was ended by the server since the process stood still, goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relevo.clients.sqlstate import explain
+from relevo.errors import UnreachableError
+from tests.support.relays import Store, running_relay
+from tests.support.waiting import eventually
+
+
+class Conflicted(Exception):
+    """What a driver raises; only its code counts."""
+
+    sqlstate = "40P01"
+
+
+@pytest.mark.parametrize("method", ["settle", "take"])
+async def test_a_deadlock_ends_no_relay(store: Store, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """An operator's step and a settlement may lock each other out; PostgreSQL picks one. The relay must try again, and
+    everything goes out, in order."""
+    async with running_relay(store) as relay:
+        real = getattr(relay.engine.source, method)
+        lost = []
+
+        async def loses_once(*arguments: Any, **named: Any) -> Any:
+            if not lost:
+                lost.append(True)
+                if method == "settle":  # as the real one does when its transaction fails
+                    await relay.engine.source.release(*arguments[:1])
+                raise Conflicted
+            return await real(*arguments, **named)
+
+        monkeypatch.setattr(relay.engine.source, method, loses_once)
+        store.fill(300, keys=3)
+        await eventually(lambda: relay.task.done() or store.unsettled() == 0, what="all settled")
+        assert lost and not relay.task.done()
+        for key in range(3):
+            sent = relay.publisher.payloads(b"k%d" % key)
+            assert list(dict.fromkeys(sent)) == list(range(key, 300, 3))
+
+
+@pytest.mark.parametrize("sqlstate", ["25P03", "25P04"])
+def test_a_session_that_the_server_ended_is_an_outage(sqlstate: str) -> None:
+    """HARD 2: idle_in_transaction_session_timeout and transaction_timeout end the connection, not the process."""
+    assert isinstance(explain(sqlstate, "terminating connection", "postgresql://x"), UnreachableError)
