@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from relevo.errors import LostOwnershipError, UnreachableError
+from relevo.errors import LostOwnershipError
 from relevo.policy import PROBE_BACKOFF
+from relevo.runtime.classify import is_transient
 
 log = logging.getLogger("relevo.relay")
 
@@ -23,11 +24,12 @@ async def keep_doing(name: str, turn: Callable[[], Awaitable[float]]) -> None:
         try:
             wait_s = await turn()
             failures, said = 0, ""
-        except (UnreachableError, LostOwnershipError) as error:
-            failures += 1
-            wait_s = PROBE_BACKOFF.delay_s(failures)
-            log.debug("%s: %s", name, error)
         except Exception as error:
+            if isinstance(error, LostOwnershipError) or is_transient(error):
+                failures += 1
+                log.debug("%s: %s", name, error)
+                await asyncio.sleep(PROBE_BACKOFF.delay_s(failures))
+                continue
             wait_s = TROUBLE_S
             if str(error) != said:
                 said = str(error)

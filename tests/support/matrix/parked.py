@@ -48,6 +48,7 @@ class OperatorScenario(Scenario):
 
     switches = ("BAD",)
     command = True
+    step_s = 45.0
 
     def others(self) -> Sequence[str]:
         return ["relay", "consumer"]

@@ -16,8 +16,6 @@ from tests.support.matrix.system import LEASE_S, PAGE, Stack, System, past
 from tests.support.matrix.wire import Wire
 
 SAYS = {"kill": "SIGKILL", "freeze": "SIGSTOP", "cut": "CUT"}
-STEP_S = 10.0
-"""How long a step may take to lead to the point before the next one is tried."""
 PATIENCE_S = 60.0
 
 
@@ -49,7 +47,7 @@ def _reach(case: Case, system: System, scenario: Scenario) -> Child:
     for step in scenario.steps():
         step()
         with contextlib.suppress(AssertionError):
-            system.wait(lambda: scenario.hit() or not armed.running, "", STEP_S)
+            system.wait(lambda: scenario.hit() or not armed.running, "", scenario.step_s)
         if scenario.hit():
             return armed
     ended = "" if armed.running else "; the process ended by itself"

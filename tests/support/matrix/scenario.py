@@ -31,6 +31,8 @@ class Scenario:
     """More of ``relevo.toml``."""
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """More options of the broker, by stack."""
+    step_s: ClassVar[float] = 15.0
+    """How long a step may take to lead to the point before the next one is tried."""
     command: ClassVar[bool] = False
     """The armed process is a command with an end: when its connections are cut it may fail, and is run again."""
 

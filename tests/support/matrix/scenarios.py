@@ -19,9 +19,16 @@ class RelayScenario(Scenario):
         return [self.system.write, self._second_relay]
 
     def _second_relay(self) -> None:
-        """Lanes change hands."""
+        """Lanes change hands: to another relay, when the first has them all."""
+        sql = "relevo_lane where holder is not null"
+        self.system.wait(lambda: self.hit() or self.system.count(sql) == 64, "the first relay has all lanes")
         self.system.start("relay")
         self.system.write(20)
+
+
+class HandOverScenario(RelayScenario):
+    def steps(self) -> Sequence[Callable[[], None]]:
+        return [self._second_relay]
 
 
 class ConsumerScenario(Scenario):
@@ -99,6 +106,7 @@ PARTS: dict[str, type[Scenario]] = {
 """Part of a point's name → its scenario."""
 
 POINTS: dict[str, type[Scenario]] = {
+    "relay.released": HandOverScenario,
     "consumer.stored": DurableScenario,
     "parked.published": PublishScenario,
     "parked.brought_back": BackScenario,
