@@ -65,6 +65,7 @@ SQLSTATES = {
     "57014": "query cancelled (`statement_timeout`)",
     "57P01": "admin shutdown",
     "57P03": "cannot connect now",
+    "25P03": "idle in transaction for too long (this process stood still)",
     "58030": "i/o error",
     "28P01": "wrong password",
 }
