@@ -37,6 +37,9 @@ class Intake:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues: KeyQueues[Item] = KeyQueues(self._work, self._failed)
         self._items: set[Item] = set()
+        self._given_up: set[str] = set()
+        """Shards taken away since the deliveries at hand were taken: what of them is no item yet must never run, or it
+        would pass what was given back."""
         self._room = asyncio.Event()
         self._alone = count()
         self._paused = False
@@ -86,6 +89,7 @@ class Intake:
     async def revoked(self, shards: Sequence[str], timeout_s: float) -> None:
         """Shards are about to be taken away: finish what runs there, bounded; what has not begun is given back."""
         gone = set(shards)
+        self._given_up |= gone
         waiting = [item.done for item in self._items if item.delivery.shard in gone]
         for item in self._items:
             item.revoked = item.revoked or item.delivery.shard in gone
@@ -145,6 +149,7 @@ class Intake:
 
     async def _accept(self, deliveries: Sequence[Delivery]) -> None:
         shared = self._shared
+        self._given_up.clear()
         found = await shared.journal.taken([delivery.message.event_id for delivery in deliveries])
         probe("consumer.journaled")
         loop = asyncio.get_running_loop()
@@ -163,6 +168,7 @@ class Intake:
                 before.attempts if before else 0,
                 before.suspect if before else False,
                 loop.create_future(),
+                revoked=delivery.shard in self._given_up,
             )
             self._items.add(item)
             self._queues.put(next(self._alone) if item.key.alone else (message.topic, message.key), item)

@@ -151,7 +151,10 @@ class System:
             raise AssertionError("\n".join([str(error), str(self.account()), *self.tails()])) from None
 
     def tails(self) -> list[str]:
-        return [f"--- {child.name}\n{child.tail()}" for child in self.children if "writer" not in child.name]
+        """What to show when something does not hold: what was out of order, and every process's last words."""
+        swapped = self.query("select account, version, previous from ledger_effect where version <> previous + 1")
+        logs = [f"--- {child.name}\n{child.tail()}" for child in self.children if "writer" not in child.name]
+        return [f"out of order (account, version, the one before): {swapped}", *logs]
 
     def on_the_wire(self) -> wire.Wire:
         committed = self.count("ledger_change")
