@@ -67,3 +67,10 @@ class Scenario:
 
     def check(self) -> None:
         """Beside the ledger itself, at the end."""
+
+    def check_acts(self) -> None:
+        """One act for each change. A process that is frozen in the middle of an act goes on with it when it wakes up,
+        and nobody can know it meanwhile: then it is the idempotency key, the same for both, that makes it one."""
+        distinct = "distinct " if "=freeze:" in self.probe else ""
+        acts = self.system.query(f"select {distinct}event_id, idempotency_key from ledger_act order by 1")
+        assert [act[:1] for act in acts] == self.system.query("select event_id from ledger_change order by 1")

@@ -69,7 +69,7 @@ class System:
         self.settings: Settings = load(self.config, environ={})
         migrate(self.settings)
         make_tables(self.stack.database, ACCOUNTS)
-        self.do("create table ledger_act (event_id text)")
+        self.do("create table ledger_act (event_id text, idempotency_key text)")
         self.do("create table ledger_fixed (yes integer)")
         self.do("create table ledger_replayed (event_id text)")
         return self
