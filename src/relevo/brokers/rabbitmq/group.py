@@ -33,7 +33,9 @@ class Group:
     async def join(self, connection: Any) -> None:
         self._others.clear()
         channel = self._channel = await connection.channel(publisher_confirms=False)
-        await channel.exchange_declare(self._exchange, exchange_type="fanout", auto_delete=True)
+        # Kept when nobody is bound: one that deletes itself can go between this declaration and our binding, when the
+        # last other member leaves just then.
+        await channel.exchange_declare(self._exchange, exchange_type="fanout", durable=True)
         declared = await channel.queue_declare(exclusive=True, auto_delete=True)
         await channel.queue_bind(declared.queue, self._exchange)
         await channel.basic_consume(declared.queue, self._heard, no_ack=True)
