@@ -59,7 +59,7 @@ def ship(request: EffectRequest) -> None:
         if isinstance(connection, sqlite3.Connection):
             connection.execute("pragma busy_timeout = 1000")
         begin(connection)
-        values = {"event_id": request.data["event_id"], "key": request.idempotency_key}
+        values = {"event_id": request.data["event_id"], "key": str(request.idempotency_key)}
         execute(connection, "insert into ledger_act values (:event_id, :key)", **values)
         connection.commit()
 
