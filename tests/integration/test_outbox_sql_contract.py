@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from relevo import Outbox
+from relevo.catalog import Catalog, pyformat
 from relevo.ids import bucket_of
-from relevo.storage.catalog import Catalog, pyformat
 from tests.support.callers import rows
 from tests.support.events import OrderPlaced
 from tests.support.schema import create_schema

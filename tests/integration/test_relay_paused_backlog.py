@@ -8,10 +8,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from relevo.catalog import Catalog, pyformat
 from relevo.clients import database_for
 from relevo.sources.mark.source import MarkSource
 from relevo.storage import laning, marking
-from relevo.storage.catalog import Catalog, pyformat
 from tests.support.relays import Store
 from tests.support.waiting import eventually
 

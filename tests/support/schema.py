@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from relevo.storage.catalog import DEFAULT_PREFIX, Catalog
+from relevo.catalog import DEFAULT_PREFIX, Catalog
 from relevo.storage.migrating import script
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from relevo.catalog import Catalog, numbered, pyformat
 from relevo.errors import ConfigError
 from relevo.ports.database import Dialect
-from relevo.storage.catalog import Catalog, numbered, pyformat
 
 
 def test_names() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from relevo._version import __version__
+from relevo.catalog import Catalog
 from relevo.consumer.availability import Availability
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.drain import Drain
@@ -32,7 +33,6 @@ from relevo.ports.broker import Broker, Subscription
 from relevo.ports.database import Database
 from relevo.settings import Settings
 from relevo.storage import holding, pausing, processes
-from relevo.storage.catalog import Catalog
 from relevo.storage.ready import ensure_ready
 
 log = logging.getLogger("relevo.consumer")

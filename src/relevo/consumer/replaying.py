@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from relevo.catalog import Catalog
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.consumer.runs import Result, Runs, Slots, follow
@@ -29,7 +30,6 @@ from relevo.ports.database import Database
 from relevo.script import Script, Statement
 from relevo.settings import Settings
 from relevo.storage import holding, inboxing, replaying
-from relevo.storage.catalog import Catalog
 from relevo.storage.holding import Claimed, KeyId, key_id
 from relevo.storage.replaying import Failure, Mode
 

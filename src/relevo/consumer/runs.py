@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from relevo.catalog import Catalog
 from relevo.codec import UndecodableError
 from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
@@ -20,7 +21,6 @@ from relevo.outcome import Accepted, Duplicate, Failed, HandleOutcome, RejectAsk
 from relevo.policy import Policy
 from relevo.runtime.classify import classify
 from relevo.runtime.texts import clean, describe
-from relevo.storage.catalog import Catalog
 from relevo.storage.transactions import Transactions
 
 

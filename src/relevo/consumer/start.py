@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Mapping
 
+from relevo.catalog import Catalog
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.errors import ConfigError, UnreachableError
@@ -16,7 +17,6 @@ from relevo.runtime.texts import describe
 from relevo.script import Rows
 from relevo.settings import ConsumerSettings, DatabaseSettings
 from relevo.storage import inboxing
-from relevo.storage.catalog import Catalog
 from relevo.storage.transactions import Kind, Transactions, default_kind, transactions_for
 
 

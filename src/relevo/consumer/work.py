@@ -11,6 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from relevo.catalog import Catalog
 from relevo.correlation import handling
 from relevo.errors import LostOwnershipError, MisuseError
 from relevo.message import Message
@@ -18,7 +19,6 @@ from relevo.runtime.classify import Stage
 from relevo.runtime.probes import probe
 from relevo.script import Statement
 from relevo.storage import holding, inboxing
-from relevo.storage.catalog import Catalog
 from relevo.storage.holding import Claimed, KeyId
 from relevo.storage.transactions.base import MISUSE, AsyncUnit, Unit, finished
 

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from relevo import signals
+from relevo.catalog import DEFAULT_PREFIX, Catalog
 from relevo.correlation import current
 from relevo.effects.declaring import Effect
 from relevo.errors import RefusedError
@@ -21,7 +22,6 @@ from relevo.outbox.running import adrive, drive
 from relevo.outbox.writer import AsyncHandle, SyncHandle
 from relevo.ports.database import Dialect
 from relevo.storage import effecting
-from relevo.storage.catalog import DEFAULT_PREFIX, Catalog
 from relevo.storage.handles import CallerHandle, Site, handle_for
 
 CHANNEL: Final = "effects"

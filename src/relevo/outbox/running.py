@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from relevo.catalog import Catalog
 from relevo.errors import RelevoError, SchemaError
 from relevo.message import Message
 from relevo.script import Rows, Script, Statement, arun, run
 from relevo.storage import appending
-from relevo.storage.catalog import Catalog
 from relevo.storage.handles import CallerHandle
 from relevo.storage.handles.failures import asks_for_table, explain, missing
 

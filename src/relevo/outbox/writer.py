@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar, overload
 from uuid import UUID
 
 from relevo import signals
+from relevo.catalog import DEFAULT_PREFIX, Catalog, check_identifier
 from relevo.errors import ConfigError
 from relevo.message import MESSAGE_BYTES_MAX, Message
 from relevo.outbox import taps
@@ -16,7 +17,6 @@ from relevo.outbox.pending import PendingAdd, call_site
 from relevo.outbox.running import aappend, adrive, append, drive
 from relevo.ports.database import Dialect
 from relevo.storage import appending, scheduling
-from relevo.storage.catalog import DEFAULT_PREFIX, Catalog, check_identifier
 from relevo.storage.handles import CallerHandle, handle_for
 
 T = TypeVar("T")

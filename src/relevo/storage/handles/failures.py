@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
+from relevo.catalog import Catalog
 from relevo.errors import SchemaError
-from relevo.storage.catalog import Catalog
 
 _MISSING, _OLDER, _FORBIDDEN, _READ_ONLY = ("42P01", "3F000"), "42703", "42501", "25006"
 

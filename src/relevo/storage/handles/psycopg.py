@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from relevo.catalog import pyformat
 from relevo.ports.database import Dialect
 from relevo.script import Rows
-from relevo.storage.catalog import pyformat
 from relevo.storage.handles.base import CallerHandle
 
 if TYPE_CHECKING:
