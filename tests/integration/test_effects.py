@@ -112,8 +112,8 @@ async def test_each_way_to_end_has_its_state(store: Store, how: str) -> None:
     assert len(calls) == 2 * count
 
 
-async def test_an_act_that_hangs_is_unknown_and_its_late_answer_counts_for_nothing(store: Store) -> None:
-    """``timeout_s`` over: unknown."""
+async def test_an_act_that_hangs_is_unknown_until_it_ends(store: Store) -> None:
+    """``timeout_s`` over: shown as unknown; a thread cannot be stopped, so what it says in the end counts."""
     release = threading.Event()
 
     @effect("act", timeout_s=0.05, registry=Registry())
@@ -123,8 +123,37 @@ async def test_an_act_that_hangs_is_unknown_and_its_late_answer_counts_for_nothi
     record(store, act, "k")
     async with performing([act], store):
         await eventually(lambda: states(store) == {"k": "unknown"}, what="unknown")
+        assert "no answer within 0.05 s" in store.query("select error from relevo_effect")[0][0]
         release.set()
-    assert "no answer within 0.05 s" in store.query("select error from relevo_effect")[0][0]
+        await eventually(lambda: states(store) == {"k": "done"}, what="its own word")
+    assert attempts(store) == {"k": 1}
+
+
+async def test_nobody_asks_or_acts_while_an_act_still_runs(store: Store) -> None:
+    """The time-out is over and ``verify`` would say that it was not done, since it was not done yet: that may not lead
+    to a second act beside the first."""
+    release = threading.Event()
+    acts: list[int] = []
+    asked: list[int] = []
+
+    async def look_up(request: EffectRequest) -> Any:
+        asked.append(1)
+        raise NotDone("nothing there")
+
+    @effect("act", timeout_s=0.05, verify=look_up, retry=QUICK, registry=Registry())
+    def act(request: EffectRequest) -> None:
+        acts.append(request.attempt)
+        release.wait(20)
+
+    record(store, act, "k")
+    async with performing([act], store):
+        await eventually(lambda: states(store) == {"k": "unknown"}, what="unknown")
+        record(store, act, "later")  # the runner turns, and does not come back to the first
+        await eventually(lambda: len(acts) == 2, what="the later one runs")
+        assert not asked
+        release.set()
+        await eventually(lambda: states(store) == {"k": "done", "later": "done"}, what="both done")
+    assert len(acts) == 2 and not asked
 
 
 async def test_verify_decides_about_an_unknown_outcome(store: Store) -> None:

@@ -49,8 +49,11 @@ class _Outcome:
 class Performer:
     """Performs effects of one declaration. ``clock``: seconds that also count a suspend."""
 
-    def __init__(self, effect: Effect, database: Database, clock: Callable[[], float] = boottime_s) -> None:
+    def __init__(
+        self, effect: Effect, database: Database, clock: Callable[[], float] = boottime_s, *, lease_s: float = 30.0
+    ) -> None:
         self._effect = effect
+        self._lease_s = lease_s
         self._database = database
         self._clock = clock
 
@@ -83,8 +86,7 @@ class Performer:
     async def _act(self, claim: Claim, attempt: int) -> _Outcome:
         effect = self._effect
         try:
-            async with asyncio.timeout(effect.timeout_s):
-                result = await _called(effect.function, _request(claim, attempt))
+            result = await self._perform(claim, attempt)
             probe("effect.acted")
             return _Outcome("done", _json(result))
         except EffectRefused as error:
@@ -100,6 +102,37 @@ class Performer:
             return self._left(claim, attempt, *describe(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it may have been done before this was raised
             return self._left(claim, attempt, *describe(error))
+
+    async def _perform(self, claim: Claim, attempt: int) -> Any:
+        """The act within its time-out. A coroutine is cancelled then; a thread cannot be, and while it runs nobody may
+        ask or act again: it is shown as *unknown*, kept under its lease, and what it says in the end counts."""
+        effect = self._effect
+        request = _request(claim, attempt)
+        if inspect.iscoroutinefunction(effect.function):
+            async with asyncio.timeout(effect.timeout_s):
+                return await effect.function(request)
+        acting = _in_thread(lambda: effect.function(request))
+        await asyncio.wait({acting}, timeout=effect.timeout_s)
+        text = f"no answer within {effect.timeout_s:g} s, and it still runs"
+        said = acting.done()
+        while not acting.done():
+            if not said:
+                said = True
+                log.warning("effect %s/%s: %s; it is waited for, since a thread cannot be stopped", *_id(claim), text)
+            if not await self._still_ours(claim, text):
+                acting.cancel()
+                raise TimeoutError
+            await asyncio.wait({acting}, timeout=self._lease_s / 3)
+        result = acting.result()
+        return await result if inspect.isawaitable(result) else result
+
+    async def _still_ours(self, claim: Claim, text: str) -> bool:
+        try:
+            return await self._database.run(effecting.hang(claim, text, self._lease_s))
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            return True  # asked again soon; until then the lease says so
 
     async def _ask(self, claim: Claim) -> _Outcome:
         """``verify`` only looks, so it may be called as often as needed."""
@@ -205,7 +238,7 @@ async def _called(function: Callable[[EffectRequest], Any], request: EffectReque
     return await result if inspect.isawaitable(result) else result
 
 
-async def _in_thread(work: Callable[[], Any]) -> Any:
+def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
     """In a thread of its own that does not keep the process alive: an act that hangs must not."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -233,4 +266,4 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
             pass  # the loop is closed: the process is leaving
 
     threading.Thread(target=run, name="relevo-effect", daemon=True).start()
-    return await future
+    return future

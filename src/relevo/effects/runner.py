@@ -113,7 +113,7 @@ class EffectRunner:
         # Read before the claim is asked for, so that this clock ends first.
         act_before = self._clock() + grace_s / 2
         claims = await database.run(effecting.claim(effect.name, self._holder, lease_s, limit, ask=effect.asks))
-        performer = Performer(effect, database, self._clock)
+        performer = Performer(effect, database, self._clock, lease_s=lease_s)
         for claim in claims:
             task = asyncio.create_task(performer.work(claim, act_before))
             self._tasks.add(task)

@@ -84,6 +84,13 @@ def unsent(claim: Claim) -> Script[bool]:
     return bool(rows)
 
 
+def hang(claim: Claim, error: str, lease_s: float) -> Script[bool]:
+    """It still runs after its time-out: show it as *unknown*, and keep it for ``lease_s`` more seconds. False: it is
+    somebody else's by now."""
+    rows = yield Statement("performing.hang", {**_params(claim), "error": error, "lease_s": lease_s})
+    return bool(rows)
+
+
 def release(claim: Claim) -> Script[None]:
     """Give it up untouched."""
     yield Statement("performing.release", _params(claim))

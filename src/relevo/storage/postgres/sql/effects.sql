@@ -43,6 +43,14 @@ set state = :state, attempts = attempts - 1, holder = null, epoch = epoch + 1, e
 where effect_id = :effect_id and epoch = :epoch and state = 'sent'
 returning 1;
 
+-- name: performing.hang
+-- Its time-out is over and it still runs: unknown for people, and nobody else's until it ends or this process does.
+update {effect}
+set state = 'unknown', error_type = 'TimeoutError', error = :error, due_at = clock_timestamp(), asked = 0,
+    expires_at = clock_timestamp() + :lease_s * interval '1 second'
+where effect_id = :effect_id and epoch = :epoch
+returning 1;
+
 -- name: performing.release
 update {effect} set holder = null, epoch = epoch + 1, expires_at = '-infinity'
 where effect_id = :effect_id and epoch = :epoch

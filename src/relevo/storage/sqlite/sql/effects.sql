@@ -39,6 +39,15 @@ set state = :state, attempts = attempts - 1, holder = null, epoch = epoch + 1, e
 where effect_id = :effect_id and epoch = :epoch and state = 'sent'
 returning 1;
 
+-- name: performing.hang
+-- Its time-out is over and it still runs: unknown for people, and nobody else's until it ends or this process does.
+update {effect}
+set state = 'unknown', error_type = 'TimeoutError', error = :error, asked = 0,
+    due_at = cast((julianday('now') - 2440587.5) * 86400000 as integer),
+    expires_at = cast((julianday('now') - 2440587.5) * 86400000 + :lease_s * 1000 as integer)
+where effect_id = :effect_id and epoch = :epoch
+returning 1;
+
 -- name: performing.release
 update {effect} set holder = null, epoch = epoch + 1, expires_at = 0
 where effect_id = :effect_id and epoch = :epoch
