@@ -62,6 +62,11 @@ def horizon(dialect: Dialect, floor: int, known: int) -> Script[tuple[int, int, 
     return seq, xmin, int(xids[0][0])
 
 
+def unbucketed() -> Script[bool]:
+    """Whether rows without a bucket wait: a read, so that a poll of an empty outbox takes no write lock."""
+    return bool((yield Statement("mark.unbucketed")))
+
+
 def fill_buckets() -> Script[int]:
     """Compute the buckets of rows that were appended through the SQL view (SQLite only); returns how many."""
     rows = yield Statement("mark.unbucketed")

@@ -127,10 +127,6 @@ VISITS = {
     "consumer.drained": 2,
     "consumer.stored": 5,
     "purge.batch": 4,
-    "effect.claimed": 3,
-    "effect.sent": 3,
-    "effect.acted": 3,
-    "effect.recorded": 3,
 }
 """Where something else than the first visit tells more: pages are in flight then."""
 

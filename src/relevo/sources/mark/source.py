@@ -51,7 +51,7 @@ class MarkSource:
         if without != self._without:
             self._without = without
             self._start_over()
-        if self._fills_buckets:
+        if self._fills_buckets and await self._database.run(marking.unbucketed(), read_only=True):
             await self._database.run(marking.fill_buckets())
         flying = [seq for seqs in self._in_flight.values() for seq in seqs]
         xmin = await self._look() if self._empty and (self._without or len(self._lanes) < self._lane_count) else None

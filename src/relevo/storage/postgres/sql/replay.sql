@@ -87,14 +87,14 @@ where job_id = cast(:job_id as uuid) order by at limit :limit;
 delete from {replay_failure} where job_id = cast(:job_id as uuid);
 
 -- name: replay_keys.hold
--- Arrivals of the key queue behind from now on. Also takes up what an earlier process of the same job left.
+-- Arrivals of the key queue behind from now on. Also takes up what an earlier process of the same job left: the job's
+-- own lease says that it is gone, and the epoch fences it if it is not.
 insert into {held_key} as k (side, consumer, topic, key, bucket, state, reason, epoch, holder, expires_at)
 values ('consumer', :consumer, :topic, cast(:key as bytea), cast(:bucket as smallint), 'draining', :reason, 1,
         cast(:holder as uuid), clock_timestamp() + :lease_s * interval '1 second')
 on conflict (side, consumer, topic, key) do update
 set epoch = k.epoch + 1, holder = excluded.holder, expires_at = excluded.expires_at
 where k.state = 'draining' and k.reason = excluded.reason
-  and (k.holder is null or k.holder = excluded.holder or k.expires_at < clock_timestamp())
 returning epoch;
 
 -- name: replay_keys.still_ours

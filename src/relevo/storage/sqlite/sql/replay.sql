@@ -82,8 +82,6 @@ values ('consumer', :consumer, :topic, :key, :bucket, 'draining', :reason, 1, :h
 on conflict (side, consumer, topic, key) do update
 set epoch = epoch + 1, holder = excluded.holder, expires_at = excluded.expires_at
 where state = 'draining' and reason = excluded.reason
-  and (holder is null or holder = excluded.holder
-       or expires_at < cast((julianday('now') - 2440587.5) * 86400000 as integer))
 returning epoch;
 
 -- name: replay_keys.still_ours
