@@ -41,6 +41,8 @@ class Case:
             return f"{self.point} is in probes.KNOWN, and nothing in src/ calls probe({self.point!r}) yet"
         if self.action == "cut" and self.stack == EMBEDDED:
             return "SQLite and the embedded broker are files: there is no connection to cut"
+        if self.action == "freeze" and self.stack == EMBEDDED:
+            return "a process frozen inside a write transaction blocks an SQLite file: there is no server to end it"
         return None
 
 
