@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from relevo import Consumer, Event
+from relevo import Backoff, Consumer, Event
 from relevo.clients import database_for
 from relevo.ports.database import Database
 from relevo.storage import pausing
@@ -129,7 +130,8 @@ async def test_a_durable_handler_works_from_the_table(store: Store) -> None:
     """Every message is acknowledged while the handler has not even begun; nothing is parked; all are handled once, in
     the order of their key, and the keys are live again."""
     broker = FakeBroker()
-    consumer = Consumer("billing", ["shop.order"], retry=FAST, durable=True)
+    patient = Backoff(attempts=10_000, base=timedelta(milliseconds=5), cap=timedelta(milliseconds=20))
+    consumer = Consumer("billing", ["shop.order"], retry=patient, durable=True)
     open_ = False
 
     @consumer.on(OrderPlaced)

@@ -10,6 +10,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+FROZEN_ON_SQLITE = (
+    "a process frozen inside a write transaction blocks an SQLite file: there is no server to end it "
+    "(docs/reference/guarantees.md)"
+)
+"""Why tests that freeze a process at a point do not run on SQLite: its other threads may be anywhere."""
+
 
 async def eventually(
     condition: Callable[[], T] | Callable[[], Awaitable[T]],
