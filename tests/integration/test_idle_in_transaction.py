@@ -42,7 +42,7 @@ async def test_the_server_ends_a_transaction_that_stands_still(pg_database: str,
     create_schema(pg_database)
     database = database_for(DatabaseSettings(url=pg_database))
     me, lanes = uuid4(), dict.fromkeys(range(64), 0)
-    identity = {"process_id": me, "name": "a", "host": "h", "pid": 1, "version": "0", "detail": "{}"}
+    identity = {"process_id": me, "name": "a", "host": "h", "pid": 1, "version": "0", "detail": {}}
     script = laning.acquire(me, lanes, 0.5) if what == "acquire" else laning.renew(identity, lanes, 0.5)
     with pytest.raises(UnreachableError):
         await database.run(standing_still(pg_database, script))  # type: ignore[arg-type]

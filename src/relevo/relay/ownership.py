@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
-import msgspec
-
 from relevo._version import __version__
 from relevo.ports.database import Database
 from relevo.runtime.clock import boottime_s
@@ -138,7 +136,7 @@ class Ownership:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": __version__,
-            "detail": msgspec.json.encode(self.detail()).decode(),
+            "detail": self.detail(),
         }
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from relevo.errors import SchemaError
 from relevo.script import Script, Statement
+from relevo.storage import processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,11 @@ def lane_count() -> Script[int]:
 
 
 def renew(identity: Mapping[str, Any], lanes: Mapping[int, int], lease_s: float) -> Script[Renewed]:
-    """Say that this relay lives, extend the leases of its ``lanes`` (lane → epoch), and see who else lives."""
-    yield Statement("relays.announce", {**identity, "lease_s": lease_s})
+    """Say that this relay lives, extend the leases of its ``lanes`` (lane → epoch), and see who else lives.
+
+    ``identity``: what ``processes.register`` wants to know of a process beside its role.
+    """
+    yield from processes.register(role="relay", topics=(), lease_s=lease_s, **identity)
     living = yield Statement("relays.living")
     kept = yield Statement("lanes.renew", {**owned(identity["process_id"], lanes), "lease_s": lease_s})
     return Renewed([UUID(str(row[0])) for row in living], [int(row[0]) for row in kept])
@@ -49,8 +53,8 @@ def release(holder: UUID, lanes: Mapping[int, int]) -> Script[None]:
 def leave(holder: UUID, lanes: Mapping[int, int]) -> Script[None]:
     """Give everything back and be forgotten."""
     yield Statement("lanes.release", owned(holder, lanes))
-    yield Statement("relays.leave", {"process_id": holder})
-    yield Statement("relays.forget_dead")
+    yield from processes.leave(holder)
+    yield from processes.forget_dead()
     yield Statement("destinations.forget", {"process_id": holder})
 
 

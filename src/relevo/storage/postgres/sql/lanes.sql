@@ -1,19 +1,7 @@
 -- Lanes and the relays that share them. All times are this database's clock.
 
--- name: relays.announce
-insert into {process} (process_id, role, name, host, pid, version, detail, expires_at)
-values (:process_id, 'relay', :name, :host, :pid, :version, cast(:detail as jsonb),
-        clock_timestamp() + :lease_s * interval '1 second')
-on conflict (process_id) do update set detail = excluded.detail, expires_at = excluded.expires_at;
-
 -- name: relays.living
 select process_id from {process} where role = 'relay' and expires_at > clock_timestamp() order by process_id;
-
--- name: relays.leave
-delete from {process} where process_id = :process_id;
-
--- name: relays.forget_dead
-delete from {process} where expires_at < clock_timestamp() - interval '1 hour';
 
 -- name: lanes.count
 select lanes from {meta};

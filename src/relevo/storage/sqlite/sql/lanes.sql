@@ -1,21 +1,9 @@
 -- Lanes and the relays that share them. Times are this machine's clock, in integer milliseconds.
 
--- name: relays.announce
-insert into {process} (process_id, role, name, host, pid, version, detail, expires_at)
-values (:process_id, 'relay', :name, :host, :pid, :version, :detail,
-        cast((julianday('now') - 2440587.5) * 86400000 + :lease_s * 1000 as integer))
-on conflict (process_id) do update set detail = excluded.detail, expires_at = excluded.expires_at;
-
 -- name: relays.living
 select process_id from {process}
 where role = 'relay' and expires_at > cast((julianday('now') - 2440587.5) * 86400000 as integer)
 order by process_id;
-
--- name: relays.leave
-delete from {process} where process_id = :process_id;
-
--- name: relays.forget_dead
-delete from {process} where expires_at < cast((julianday('now') - 2440587.5) * 86400000 as integer) - 3600000;
 
 -- name: lanes.count
 select lanes from {meta};
