@@ -166,10 +166,23 @@ def _signature(value: Any, *, method: bool = False) -> str:
     parameters = list(signature.parameters.values())
     if method and parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
+    parameters = [part for each in parameters for part in _unpacked(value, each)]
     parameters = [each.replace(annotation=_annotation(each.annotation), default=_default(each)) for each in parameters]
     returns = _annotation(signature.return_annotation)
     text = str(signature.replace(parameters=parameters, return_annotation=returns))
     return text.removesuffix(" -> None") if inspect.isclass(value) else text
+
+
+def _unpacked(value: Any, parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """``**options: Unpack[Name]`` as the keywords that ``Name`` lists; none is required."""
+    found = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+    if found is None:
+        yield parameter
+        return
+    listed = vars(import_module(value.__module__))[found[1]]
+    for name, hint in listed.__annotations__.items():
+        annotation = getattr(hint, "__forward_arg__", hint)
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=annotation)
 
 
 def _annotation(annotation: Any) -> Any:

@@ -90,7 +90,7 @@ class Frozen:
         self._server = server
 
     def make_broker(self) -> Any:
-        return broker_for(self._server.url, {"send_timeout_s": 2.0})
+        return broker_for(self._server.url)
 
     async def begin(self) -> None:
         self._server.freeze()

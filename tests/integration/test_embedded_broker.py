@@ -14,7 +14,7 @@ import pytest
 from relevo.brokers import broker_for
 from relevo.brokers.embedded import retention, schema
 from relevo.errors import ConfigError, RelevoError
-from relevo.outcome import Rejected
+from relevo.outcome import Rejected, Unavailable
 from relevo.testing.broker_processes import make_message, publisher_that_goes_on, running
 
 SOURCE = "urn:relevo:test"
@@ -236,3 +236,21 @@ async def test_closing_the_last_user_closes_the_file(path: Path) -> None:
             await publisher.publish([make_message("a.b")])
         with pytest.raises(RelevoError):
             await member.take(1, 0)
+
+
+async def test_a_send_waits_as_long_as_it_may(tmp_path: Path) -> None:
+    """Another program holds the file's write lock: a publisher gives up after its own time-out, whatever the others of
+    this file would wait, and what it could not store is *unavailable*."""
+    broker = broker_for(f"embedded:{tmp_path / 'broker.db'}", {"busy_timeout_s": 120.0})
+    await broker.ensure_topics(["t"])
+    publisher = await broker.publisher(source=SOURCE, send_timeout_s=0.2)
+    other = sqlite3.connect(tmp_path / "broker.db", isolation_level=None)
+    other.execute("begin immediate")
+    try:
+        async with asyncio.timeout(60):
+            outcomes = await publisher.publish([make_message("t")])
+        assert isinstance(outcomes[0], Unavailable)
+    finally:
+        other.close()
+    assert await publisher.publish([make_message("t")]) == {}
+    await publisher.aclose()

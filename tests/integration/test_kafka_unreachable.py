@@ -20,12 +20,12 @@ def nowhere() -> Iterator[Broker]:
     """A port that is taken and refuses connections."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        yield broker_for(f"kafka://127.0.0.1:{taken.getsockname()[1]}", {"send_timeout_s": 1.0})
+        yield broker_for(f"kafka://127.0.0.1:{taken.getsockname()[1]}")
 
 
 async def test_publish_and_probe(nowhere: Broker) -> None:
     """Nothing was sent, so it is unavailable, within a few seconds and every time."""
-    publisher = await nowhere.publisher(source="urn:relevo:test")
+    publisher = await nowhere.publisher(source="urn:relevo:test", send_timeout_s=1.0)
     try:
         for _ in range(2):
             began = time.monotonic()

@@ -137,9 +137,9 @@ async def test_reconnects_under_load_and_keeps_order(rabbitmq_url: str, topic: s
     seen: dict[bytes, dict[object, None]] = {key: {} for key in keys}
     async with cuttable(parts.hostname, parts.port) as proxy:
         url = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{proxy.port}").geturl()
-        broker = broker_for(url, {"send_timeout_s": 2.0, "member_timeout_s": 2.0})
+        broker = broker_for(url, {"member_timeout_s": 2.0})
         member = await broker.subscribe(GROUP, [topic])
-        publisher = await broker.publisher(source=SOURCE)
+        publisher = await broker.publisher(source=SOURCE, send_timeout_s=2.0)
         stop = asyncio.Event()
 
         async def consume() -> None:

@@ -72,7 +72,7 @@ class FakeBroker:
     def all_settled(self) -> bool:
         return all(shard.committed == len(shard.log) for shard in self.shards.values())
 
-    async def publisher(self, *, source: str) -> Any:
+    async def publisher(self, *, source: str, send_timeout_s: float = 5.0) -> Any:
         raise NotImplementedError
 
     async def ensure_topics(self, topics: Sequence[str]) -> Sequence[str]:

@@ -14,6 +14,7 @@ from relevo import Message, correlation
 from relevo.errors import RefusedError
 from relevo.ids import uuid7
 from relevo.outbox.building import build
+from relevo.outbox.options import AddOptions
 from tests.support.events import OrderPlaced
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -49,7 +50,11 @@ def test_later_message_of_a_story() -> None:
 def test_arguments_win_over_headers_over_context() -> None:
     """The nearer word counts."""
     with correlation.using(correlation_id="context", causation_id="context"):
-        made = build(OrderPlaced(1), 1000, headers={"causation_id": "headers", "x": "y"}, correlation_id="argument")
+        made = build(
+            OrderPlaced(1),
+            1000,
+            AddOptions(headers={"causation_id": "headers", "x": "y"}, correlation_id="argument"),
+        )
     assert made.headers == {"correlation_id": "argument", "causation_id": "headers", "x": "y"}
 
 
@@ -62,7 +67,7 @@ def test_using_inherits() -> None:
 def test_a_bad_id_is_refused() -> None:
     """Ids are headers and must survive every broker."""
     with pytest.raises(RefusedError, match="correlation_id"):
-        build(OrderPlaced(1), 1000, correlation_id="a\0b")
+        build(OrderPlaced(1), 1000, AddOptions(correlation_id="a\0b"))
 
 
 async def test_tasks_do_not_mix() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_type_hints
 from uuid import UUID, uuid4
 
 import msgspec
@@ -13,6 +13,7 @@ from relevo import Message, Outbox
 from relevo.errors import ConfigError, RefusedError
 from relevo.ids import uuid7
 from relevo.outbox.building import build, check
+from relevo.outbox.options import AddArguments, AddOptions
 from relevo.script import Rows, Statement, run
 from relevo.storage import appending
 from relevo.storage.handles.adapt import adapt, from_ms, to_ms
@@ -24,9 +25,9 @@ def test_what_follows_from_the_declaration_and_what_overrides_it() -> None:
     made = build(ChargeCard(7), 1000)
     assert (made.topic, made.type, made.kind, made.key) == ("billing", "billing.charge", "command", b"7")
     other_id = uuid4()
-    other = build(ChargeCard(7), 1000, topic="t", key=None, event_id=other_id, aggregate_id=other_id)
+    other = build(ChargeCard(7), 1000, AddOptions(topic="t", key=None, event_id=other_id, aggregate_id=other_id))
     assert (other.topic, other.key, other.event_id, other.aggregate_id) == ("t", None, other_id, str(other_id))
-    assert build(ChargeCard(7), 1000, key="").key == b""
+    assert build(ChargeCard(7), 1000, AddOptions(key="")).key == b""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_what_follows_from_the_declaration_and_what_overrides_it() -> None:
 def test_refused_arguments(wrong: dict[str, Any]) -> None:
     """Refused at the call, not by the database, the relay or the broker."""
     with pytest.raises(RefusedError):
-        build(OrderPlaced(1), 1000, **wrong)
+        build(OrderPlaced(1), 1000, AddOptions(**wrong))
 
 
 def test_a_class_is_no_event() -> None:
@@ -127,3 +128,13 @@ def test_time_of_an_id() -> None:
     assert abs(made - datetime.now(UTC)) < timedelta(minutes=1)
     assert appending.made_at(uuid4()) is None
     assert appending.made_at(UUID("ffffffff-ffff-7fff-bfff-ffffffffffff")) is None
+
+
+def test_the_arguments_are_the_options() -> None:
+    """What the type checker knows of ``Outbox.add`` and what it takes are the same, type by type."""
+    assert get_type_hints(AddArguments) == get_type_hints(AddOptions)
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    with pytest.raises(TypeError, match="topik"):
+        Outbox().add(object(), OrderPlaced(1), topik="a")  # type: ignore[call-overload]

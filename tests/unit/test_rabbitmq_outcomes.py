@@ -71,7 +71,7 @@ def test_slots_are_part_of_the_wire_format() -> None:
         ({"queues": 65}, "between 1 and 64"),
         ({"prefetch": 0}, "prefetch"),
         ({"window": 0}, "window"),
-        ({"send_timeout_s": 0}, "send_timeout_s"),
+        ({"send_timeout_s": 5}, "Set relay.send_timeout_s"),
         ({"queue_length_max": -1}, "queue_length_max"),
         ({"queue": 4}, "did you mean 'queues'"),
         ({"queues": "many"}, "queues"),

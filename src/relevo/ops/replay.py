@@ -139,7 +139,9 @@ class Replays:
 
     async def _worker(self, stored: Stored, selection: Selection) -> Worker:
         if self._consumer is None:
-            publisher = await self.broker.publisher(source=self._settings.source_uri)
+            publisher = await self.broker.publisher(
+                source=self._settings.source_uri, send_timeout_s=self._settings.relay.send_timeout_s
+            )
             return Forwarder(publisher, str(selection.into))
         return Replayer(
             self._consumer,

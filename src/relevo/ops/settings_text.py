@@ -40,7 +40,8 @@ DESCRIPTIONS: Final = {
     "relay.batch_max": "Most messages read and handed over at once.",
     "relay.batch_bytes_max": "Most payload bytes read at once, so that memory does not depend on the backlog.",
     "relay.lease_s": "How long a lane stays with a relay that stopped answering, in seconds.",
-    "relay.send_timeout_s": "How long before the end of its lease a relay stops sending, in seconds.",
+    "relay.send_timeout_s": "How long a send may take before what is not confirmed is taken back, and how long "
+    "before the end of its lease a relay stops sending, in seconds.",
     "relay.poll_min_s": "Shortest wait between two looks at an empty outbox, in seconds.",
     "relay.poll_max_s": "Longest wait between two looks at an empty outbox, in seconds: the latency of a quiet system.",
     "relay.stop_timeout_s": "How long the first SIGTERM waits for what is in flight, in seconds.",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from types import EllipsisType
 from uuid import UUID
 
 from relevo import codec, correlation
@@ -12,53 +10,39 @@ from relevo.errors import RefusedError, TooLargeError
 from relevo.event import declaration_of, encode_key
 from relevo.ids import uuid7
 from relevo.message import Message, check_headers, check_name, check_text
+from relevo.outbox.options import DEFAULT, AddOptions
 
 _BIGINT_MAX = 2**63 - 1
 
-KeyArgument = str | bytes | int | UUID | None | EllipsisType
-"""``...`` (the default) takes the key of the declaration; ``None`` means no key, no order."""
 
-
-def build(
-    event: object,
-    bytes_max: int,
-    *,
-    topic: str | None = None,
-    key: KeyArgument = ...,
-    headers: Mapping[str, str] | None = None,
-    aggregate_type: str | None = None,
-    aggregate_id: str | UUID | int | None = None,
-    aggregate_version: int | None = None,
-    event_id: UUID | None = None,
-    correlation_id: str | None = None,
-    causation_id: str | None = None,
-) -> Message:
+def build(event: object, bytes_max: int, options: AddOptions = DEFAULT) -> Message:
     """The message of a declared ``event``. Raises ``RefusedError`` with the path into the data, ``TooLargeError``.
 
     Headers: what the context carries, then ``headers``, then ``correlation_id`` and ``causation_id`` if given.
+    ``at`` and ``after`` are not looked at.
     """
     declaration = declaration_of(event)
     if isinstance(event, type):
         raise RefusedError(f"{event.__qualname__} is a class: give an instance of it")
-    all_headers = {**correlation.headers(), **(headers or {})}
-    if correlation_id is not None:
-        all_headers[correlation.CORRELATION] = correlation_id
-    if causation_id is not None:
-        all_headers[correlation.CAUSATION] = causation_id
+    all_headers = {**correlation.headers(), **(options.headers or {})}
+    if options.correlation_id is not None:
+        all_headers[correlation.CORRELATION] = options.correlation_id
+    if options.causation_id is not None:
+        all_headers[correlation.CAUSATION] = options.causation_id
     return check(
         Message(
-            event_id=uuid7() if event_id is None else event_id,
+            event_id=uuid7() if options.event_id is None else options.event_id,
             type=declaration.type,
-            topic=declaration.topic if topic is None else topic,
+            topic=declaration.topic if options.topic is None else options.topic,
             payload=codec.encode(event),
             created_at=datetime.now(UTC),
             kind=declaration.kind,
             schema_version=declaration.schema_version,
-            key=declaration.key_of(event) if key is ... else encode_key(key),
+            key=declaration.key_of(event) if options.key is ... else encode_key(options.key),
             headers=all_headers,
-            aggregate_type=aggregate_type,
-            aggregate_id=None if aggregate_id is None else str(aggregate_id),
-            aggregate_version=aggregate_version,
+            aggregate_type=options.aggregate_type,
+            aggregate_id=None if options.aggregate_id is None else str(options.aggregate_id),
+            aggregate_version=options.aggregate_version,
         ),
         bytes_max,
     )

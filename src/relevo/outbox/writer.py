@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar, overload
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol, TypeVar, Unpack, overload
 from uuid import UUID
 
 from relevo import signals
@@ -12,7 +11,8 @@ from relevo.catalog import DEFAULT_PREFIX, Catalog, check_identifier
 from relevo.errors import ConfigError
 from relevo.message import MESSAGE_BYTES_MAX, Message
 from relevo.outbox import taps
-from relevo.outbox.building import KeyArgument, build, check
+from relevo.outbox.building import build, check
+from relevo.outbox.options import DEFAULT, AddArguments, AddOptions
 from relevo.outbox.pending import PendingAdd, call_site
 from relevo.outbox.running import aappend, adrive, append, drive
 from relevo.ports.database import Dialect
@@ -69,46 +69,12 @@ class Outbox:
         return f"Outbox(schema={self._schema!r}, prefix={self._prefix!r})"
 
     @overload
-    def add(
-        self,
-        handle: AsyncHandle,
-        event: object,
-        *,
-        topic: str | None = None,
-        key: KeyArgument = ...,
-        headers: Mapping[str, str] | None = None,
-        aggregate_type: str | None = None,
-        aggregate_id: str | UUID | int | None = None,
-        aggregate_version: int | None = None,
-        event_id: UUID | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        at: datetime | None = None,
-        after: timedelta | None = None,
-    ) -> Coroutine[Any, Any, UUID]: ...
+    def add(self, handle: AsyncHandle, event: object, **options: Unpack[AddArguments]) -> Coroutine[Any, Any, UUID]: ...
 
     @overload
-    def add(
-        self,
-        handle: SyncHandle,
-        event: object,
-        *,
-        topic: str | None = None,
-        key: KeyArgument = ...,
-        headers: Mapping[str, str] | None = None,
-        aggregate_type: str | None = None,
-        aggregate_id: str | UUID | int | None = None,
-        aggregate_version: int | None = None,
-        event_id: UUID | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        at: datetime | None = None,
-        after: timedelta | None = None,
-    ) -> UUID: ...
+    def add(self, handle: SyncHandle, event: object, **options: Unpack[AddArguments]) -> UUID: ...
 
-    def add(
-        self, handle: Any, event: object, *, at: datetime | None = None, after: timedelta | None = None, **options: Any
-    ) -> Any:
+    def add(self, handle: Any, event: object, **options: Unpack[AddArguments]) -> Any:
         """Add a declared event or command to the caller's transaction; returns its ``event_id``.
 
         An ORM session is flushed first, so that ``seq`` is taken after the locks of your changes. ``topic`` and ``key``
@@ -121,8 +87,9 @@ class Outbox:
         ``SchemaError`` (no table, no right, read-only); any other exception of the database is the driver's own, and
         leaves the transaction in the state that driver leaves it in.
         """
-        when = scheduling.due(at, after)
-        message = build(event, self._bytes_max, **options)
+        chosen = AddOptions(**options) if options else DEFAULT
+        when = scheduling.due(chosen.at, chosen.after)
+        message = build(event, self._bytes_max, chosen)
         return self._append(handle, [message], [event], message.event_id, "outbox.add()", when)
 
     @overload

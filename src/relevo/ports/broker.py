@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from relevo.message import Message
 from relevo.outcome import PublishOutcome
+
+SEND_TIMEOUT_S: Final = 5.0
+"""What ``relay.send_timeout_s`` is unless set."""
 
 
 class BrokerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +65,8 @@ class Publisher(Protocol):
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """One message as it arrived at one consumer. ``shard`` and ``position`` say where it stood: order within a shard is
-    the order of positions. ``generation`` changes when the shard is assigned anew; a stale one can no longer settle."""
+    the order of positions. Where the broker keeps no history, the process counts them: they say nothing in another one.
+    ``generation`` changes when the shard is assigned anew; a stale one can no longer settle."""
 
     message: Message
     shard: str
@@ -127,8 +131,9 @@ class Broker(Protocol):
     def url(self) -> str:
         """For messages: without credentials."""
 
-    async def publisher(self, *, source: str) -> Publisher:
-        """A publisher; ``source`` is the CloudEvents source of what it sends."""
+    async def publisher(self, *, source: str, send_timeout_s: float = SEND_TIMEOUT_S) -> Publisher:
+        """A publisher; ``source`` is the CloudEvents source of what it sends. With no word from the broker for
+        ``send_timeout_s`` seconds, what is under way is taken back: *unconfirmed* or *unavailable*."""
 
     async def subscribe(
         self, consumer: str, topics: Sequence[str], *, from_start: bool = True, commands: bool = True

@@ -25,6 +25,7 @@ from relevo.relay.maintenance import Maintenance
 from relevo.relay.mover import Mover
 from relevo.relay.ownership import Ownership
 from relevo.runtime.classify import is_transient
+from relevo.runtime.clock import SYSTEM, Clock
 from relevo.settings import Settings, load
 from relevo.signals import subscribe
 from relevo.sources.mark.source import MarkSource
@@ -48,10 +49,11 @@ class Relay:
     """A relay as a value: ``async with Relay(settings): …`` runs it inside another process (a FastAPI lifespan, a
     worker, a test); ``relevo relay`` runs it alone. Any number of them share the lanes of one outbox."""
 
-    def __init__(self, settings: Settings | None = None, *, name: str | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, *, name: str | None = None, clock: Clock = SYSTEM) -> None:
         self.settings = settings if settings is not None else load()
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self.relay_id = uuid4()
+        self.clock = clock
         self.engine: RelayEngine | None = None
         self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -123,7 +125,7 @@ class Relay:
             stack.push_async_callback(database.aclose)
             await ensure_ready(database, settings)
             broker = broker_for(settings.broker.url, settings.broker.options)
-            publisher = await broker.publisher(source=settings.source_uri)
+            publisher = await broker.publisher(source=settings.source_uri, send_timeout_s=settings.relay.send_timeout_s)
             stack.push_async_callback(publisher.aclose)
             engine = await self._engine(database, publisher)
             stack.callback(engine.wake.close)
@@ -140,6 +142,7 @@ class Relay:
             relay.lease_s,
             relay.send_timeout_s,
             detail=self._detail,
+            clock=self.clock,
         )
         policies = {topic: Policy(on_rejected=entry.on_rejected) for topic, entry in self.settings.destinations.items()}
         default = Policy()
@@ -151,6 +154,7 @@ class Relay:
             relay,
             lambda topic: policies.get(topic, default),
             wake=subscribe(),
+            clock=self.clock,
         )
 
     def _source(self, database: Database, lane_count: int) -> Source:
@@ -162,8 +166,8 @@ class Relay:
     def _chores(self, engine: RelayEngine) -> dict[str, Callable[[], Awaitable[float]]]:
         """What runs beside the engine, by name."""
         lease_s = self.settings.relay.lease_s
-        care = Maintenance(engine.database, self.relay_id, self.settings, lease_s)
-        mover = Mover(engine.database, self.relay_id, lease_s, engine.wake.set)
+        care = Maintenance(engine.database, self.relay_id, self.settings, lease_s, self.clock)
+        mover = Mover(engine.database, self.relay_id, lease_s, engine.wake.set, self.clock)
 
         async def look_at_pauses() -> float:
             engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))

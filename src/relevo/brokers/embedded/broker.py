@@ -17,6 +17,7 @@ from relevo.brokers.embedded.options import parse
 from relevo.brokers.embedded.publisher import EmbeddedPublisher
 from relevo.brokers.embedded.subscription import EmbeddedSubscription
 from relevo.errors import ConfigError
+from relevo.ports.broker import SEND_TIMEOUT_S
 
 
 class EmbeddedBroker:
@@ -32,8 +33,8 @@ class EmbeddedBroker:
     def __repr__(self) -> str:
         return f"EmbeddedBroker({self.url!r})"
 
-    async def publisher(self, *, source: str) -> EmbeddedPublisher:
-        return EmbeddedPublisher(self._file(), self._options, self.capabilities, source)
+    async def publisher(self, *, source: str, send_timeout_s: float = SEND_TIMEOUT_S) -> EmbeddedPublisher:
+        return EmbeddedPublisher(self._file(), self._options, self.capabilities, source, send_timeout_s)
 
     async def subscribe(
         self, consumer: str, topics: Sequence[str], *, from_start: bool = True, commands: bool = True

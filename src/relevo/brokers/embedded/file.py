@@ -95,6 +95,15 @@ class BrokerFile:
         finally:
             del self._watchers[token]
 
+    @contextmanager
+    def patience(self, connection: sqlite3.Connection, timeout_s: float) -> Iterator[None]:
+        """Inside ``run``: wait ``timeout_s`` for other processes' writes, not as long as the others of this file do."""
+        connection.execute(f"pragma busy_timeout = {int(timeout_s * 1000)}")
+        try:
+            yield
+        finally:
+            connection.execute(f"pragma busy_timeout = {int(self._busy_timeout_s * 1000)}")
+
     def changed(self) -> None:
         """Tell the watchers of this process; its own writes do not move ``data_version`` for it."""
         self.changes += 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from relevo.brokers.moved import refuse_moved
 from relevo.errors import ConfigError
 from relevo.message import MESSAGE_BYTES_MAX
 
@@ -25,11 +26,12 @@ class EmbeddedOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
     """Records older than this go once every group has settled them; 0 keeps them for ever."""
     message_bytes_max: int = MESSAGE_BYTES_MAX
     busy_timeout_s: float = 5.0
-    """How long to wait for another process's write."""
+    """How long to wait for another process's write; a publisher waits as long as a send may take."""
 
 
 def parse(options: Mapping[str, Any]) -> EmbeddedOptions:
     """The options; raises ``ConfigError`` naming the nearest known one, or what is wrong with a value."""
+    refuse_moved(options)
     known = EmbeddedOptions.__struct_fields__
     for name in options:
         if name not in known:

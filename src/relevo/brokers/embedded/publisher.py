@@ -29,12 +29,18 @@ class EmbeddedPublisher:
     whole (but for refused messages) or not at all."""
 
     def __init__(
-        self, file: BrokerFile, options: EmbeddedOptions, capabilities: BrokerCapabilities, source: str
+        self,
+        file: BrokerFile,
+        options: EmbeddedOptions,
+        capabilities: BrokerCapabilities,
+        source: str,
+        send_timeout_s: float,
     ) -> None:
         self.capabilities = capabilities
         self._file = file
         self._options = options
         self._source = source.encode()
+        self._send_timeout_s = send_timeout_s
         self._refusals = Refusals()
         self._spread = itertools.count()
         self._under_way: set[asyncio.Future[dict[int, PublishOutcome]]] = set()
@@ -57,7 +63,8 @@ class EmbeddedPublisher:
 
     async def probe(self, topic: str) -> PublishOutcome:
         def look(connection: sqlite3.Connection) -> Sequence[int]:
-            with writing(connection):  # reading alone would succeed on a full disk or behind a stuck writer
+            # Reading alone would succeed on a full disk or behind a stuck writer.
+            with self._file.patience(connection, self._send_timeout_s), writing(connection):
                 return topics.shards_of(connection, topic)
 
         try:
@@ -85,7 +92,7 @@ class EmbeddedPublisher:
     ) -> dict[int, PublishOutcome]:
         outcomes: dict[int, PublishOutcome] = {}
         try:
-            with writing(connection):
+            with self._file.patience(connection, self._send_timeout_s), writing(connection):
                 self._append(connection, call, messages, outcomes)
         except BaseException:
             for message in messages:

@@ -13,6 +13,7 @@ from relevo.brokers.kafka.options import parse
 from relevo.brokers.kafka.publisher import KafkaPublisher
 from relevo.brokers.kafka.subscription import KafkaSubscription
 from relevo.clients.confluent import confluent
+from relevo.ports.broker import SEND_TIMEOUT_S
 
 
 class KafkaBroker:
@@ -28,8 +29,8 @@ class KafkaBroker:
     def __repr__(self) -> str:
         return f"KafkaBroker({self.url!r})"
 
-    async def publisher(self, *, source: str) -> KafkaPublisher:
-        return KafkaPublisher(self._options, source)
+    async def publisher(self, *, source: str, send_timeout_s: float = SEND_TIMEOUT_S) -> KafkaPublisher:
+        return KafkaPublisher(self._options, source, send_timeout_s)
 
     async def subscribe(
         self, consumer: str, topics: Sequence[str], *, from_start: bool = True, commands: bool = True

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from relevo.brokers.moved import refuse_moved
 from relevo.errors import ConfigError
 from relevo.settings import redact
 
@@ -17,8 +18,6 @@ Config = dict[str, Any]
 class OwnOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Relevo's own. Durations in seconds."""
 
-    send_timeout_s: float = 5.0
-    """With no word from the broker for so long, what was not confirmed is taken back and reported."""
     partitions: int = 4
     """Of topics that ``ensure_topics`` makes (development, demo, tests)."""
     replication: int = -1
@@ -124,9 +123,9 @@ class KafkaOptions:
         return {
             "bootstrap.servers": self.servers,
             "client.id": "relevo",
-            # librdkafka would wait up to 10 s before it tries again, long after the broker is back.
+            # librdkafka would wait up to 10 s before it tries again, long after the broker is back. It adds up to half.
             "reconnect.backoff.ms": 50,
-            "reconnect.backoff.max.ms": 1000,
+            "reconnect.backoff.max.ms": 250,
             "socket.connection.setup.timeout.ms": 5000,
             "socket.keepalive.enable": True,
             "allow.auto.create.topics": False,
@@ -140,16 +139,15 @@ class KafkaOptions:
 
 def parse(url: str, options: Mapping[str, Any]) -> KafkaOptions:
     """Options of ``kafka://host:port[,host:port]``; raises ``ConfigError`` for what would break a promise."""
+    refuse_moved(options)
     servers = _servers(url)
     own = {name: value for name, value in options.items() if name in OwnOptions.__struct_fields__}
     try:
         parsed = msgspec.convert(own, OwnOptions, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"broker.options: {error}") from None
-    if parsed.send_timeout_s <= 0 or parsed.partitions < 1 or parsed.buffer_messages < 1 or parsed.buffer_bytes < 1:
-        raise ConfigError(
-            "broker.options: send_timeout_s, partitions, buffer_messages and buffer_bytes must be above 0"
-        )
+    if parsed.partitions < 1 or parsed.buffer_messages < 1 or parsed.buffer_bytes < 1:
+        raise ConfigError("broker.options: partitions, buffer_messages and buffer_bytes must be above 0")
     passed = {name: value for name, value in options.items() if name not in own}
     for name, value in passed.items():
         if name in _REFUSED:

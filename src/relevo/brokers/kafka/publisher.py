@@ -46,8 +46,9 @@ class KafkaPublisher:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, options: KafkaOptions, source: str) -> None:
+    def __init__(self, options: KafkaOptions, source: str, send_timeout_s: float) -> None:
         self._options = options
+        self._send_timeout_s = send_timeout_s
         self._source = source.encode()
         self._small_bytes = 2_000 + len(self._source)
         self._topics = Topics(options)
@@ -77,7 +78,7 @@ class KafkaPublisher:
     async def probe(self, topic: str) -> PublishOutcome:
         found = await self._topics.ask(topic)
         if found.refused is None:
-            self._topics.forget(topic)
+            self._topics.learn(topic, found)
         return found.refused or Accepted()
 
     async def aclose(self) -> None:
@@ -85,7 +86,7 @@ class KafkaPublisher:
             return
         self._closed = True
         if self._under_way:
-            await asyncio.wait(self._under_way, timeout=2 * self._options.own.send_timeout_s)
+            await asyncio.wait(self._under_way, timeout=2 * self._send_timeout_s)
         if self._watcher is not None:
             self._watcher.cancel()
         if self._sender is not None and self._sender.broken is None:
@@ -212,7 +213,7 @@ class KafkaPublisher:
 
     async def _watch(self) -> None:
         """Give up when the oldest call has had no report for ``send_timeout_s``. Ends when no call is under way."""
-        timeout_s = self._options.own.send_timeout_s
+        timeout_s = self._send_timeout_s
         seen: tuple[int, int] | None = None
         since = self._loop.time()
         while self._calls:

@@ -14,6 +14,7 @@ from relevo.brokers.rabbitmq.publisher import RabbitPublisher
 from relevo.brokers.rabbitmq.subscription import RabbitSubscription
 from relevo.clients.aio_pika import aiormq, close, connect, lost, place_of
 from relevo.errors import UnreachableError
+from relevo.ports.broker import SEND_TIMEOUT_S
 
 T = TypeVar("T")
 
@@ -33,8 +34,8 @@ class RabbitBroker:
     def __repr__(self) -> str:
         return f"RabbitBroker({self.url!r})"
 
-    async def publisher(self, *, source: str) -> RabbitPublisher:
-        return RabbitPublisher(self._url, self._options, source)
+    async def publisher(self, *, source: str, send_timeout_s: float = SEND_TIMEOUT_S) -> RabbitPublisher:
+        return RabbitPublisher(self._url, self._options, source, send_timeout_s)
 
     async def subscribe(
         self, consumer: str, topics: Sequence[str], *, from_start: bool = True, commands: bool = True

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from relevo.brokers.moved import refuse_moved
 from relevo.brokers.rabbitmq import MESSAGE_BYTES_MAX
 from relevo.errors import ConfigError
 from relevo.settings import redact
@@ -27,8 +28,6 @@ class RabbitOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     """Messages of one queue that are delivered and not settled, at most."""
     window: int = 1_000
     """Messages of a publisher that are not confirmed, at most."""
-    send_timeout_s: float = 5.0
-    """With no confirm for so long, the connection is given up and what was not confirmed is reported."""
     connect_timeout_s: float = 3.0
     member_timeout_s: float = 4.0
     """A member of a consumer that says nothing for so long is left out when queues are shared."""
@@ -41,6 +40,7 @@ class RabbitOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 def parse(url: str, options: Mapping[str, Any]) -> RabbitOptions:
     """The options; raises ``ConfigError`` naming the nearest known one, or what is wrong with a value or the URL."""
     check_url(url)
+    refuse_moved(options)
     known = RabbitOptions.__struct_fields__
     for name in options:
         if name not in known:
@@ -55,7 +55,7 @@ def parse(url: str, options: Mapping[str, Any]) -> RabbitOptions:
         raise ConfigError(f"broker.options: queues must be between 1 and {SLOTS}")
     if not 1 <= parsed.prefetch <= 65_535:
         raise ConfigError("broker.options: prefetch must be between 1 and 65535")
-    positive = ("window", "send_timeout_s", "connect_timeout_s", "member_timeout_s", "message_bytes_max")
+    positive = ("window", "connect_timeout_s", "member_timeout_s", "message_bytes_max")
     for name in positive:
         if getattr(parsed, name) <= 0:
             raise ConfigError(f"broker.options: {name} must be above 0")

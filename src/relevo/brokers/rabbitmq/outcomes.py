@@ -27,7 +27,7 @@ ROWS: Final[tuple[tuple[str, str, str], ...]] = (
     ("unavailable", "`basic.nack` (`DeliveryError`)", "a queue is full (`reject-publish`) or its leader is away"),
     ("unavailable", ", ".join(f"`{name}`" for name in sorted(NOT_SENT)), "nothing was written"),
     ("unavailable", "no connection: `AMQPConnectionError`, `OSError`, time-out", "nothing was written"),
-    ("unconfirmed", "connection or channel lost, no confirm within `send_timeout_s`", "every other error"),
+    ("unconfirmed", "connection or channel lost, no confirm within `relay.send_timeout_s`", "every other error"),
 )
 
 

@@ -26,8 +26,9 @@ class RabbitPublisher:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, url: str, options: RabbitOptions, source: str) -> None:
+    def __init__(self, url: str, options: RabbitOptions, source: str, send_timeout_s: float) -> None:
         self._options = options
+        self._send_timeout_s = send_timeout_s
         self._source = source.encode()
         self._link = Link(url, options)
         self._turn = asyncio.Lock()
@@ -62,7 +63,7 @@ class RabbitPublisher:
             return
         self._closed = True
         if self._calls:
-            await asyncio.wait(list(self._calls), timeout=self._options.send_timeout_s)
+            await asyncio.wait(list(self._calls), timeout=self._send_timeout_s)
         await self._link.aclose()
 
     async def _hand_over(
@@ -110,13 +111,13 @@ class RabbitPublisher:
     async def _alone(self) -> bool:
         """Whether nothing else is under way, waited for: then a closed channel was closed for the next message."""
         if self._calls:
-            await asyncio.wait(list(self._calls), timeout=self._options.send_timeout_s)
+            await asyncio.wait(list(self._calls), timeout=self._send_timeout_s)
         return not self._calls
 
     async def _room(self) -> bool:
         """Wait for a place among the unconfirmed; ``False`` when nothing is confirmed any more."""
         try:
-            async with asyncio.timeout(self._options.send_timeout_s):
+            async with asyncio.timeout(self._send_timeout_s):
                 await self._window.acquire()
         except TimeoutError:
             self._link.give_up()
@@ -152,7 +153,7 @@ class RabbitPublisher:
         pending = {task for task in tasks.values() if not task.done()}
         while pending:
             quiet_s = loop.time() - max(began, self._link.last_sign)
-            left_s = self._options.send_timeout_s - quiet_s
+            left_s = self._send_timeout_s - quiet_s
             if left_s <= 0 or self._link.number != number:
                 break
             _, pending = await asyncio.wait(pending, timeout=min(left_s, 0.5))

@@ -51,7 +51,7 @@ def command(
         broker = broker_for(settings.broker.url, settings.broker.options)
         if create_topics:
             await broker.ensure_topics(topics)
-        publisher = await broker.publisher(source=settings.source_uri)
+        publisher = await broker.publisher(source=settings.source_uri, send_timeout_s=settings.relay.send_timeout_s)
         try:
             done = await parked_dlq.publish(database, publisher, wanted, operator, report=told)
         finally:
