@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +23,7 @@ from relevo.relay.destinations import Destinations
 from relevo.relay.dispositions import KeyName
 from relevo.relay.ownership import Ownership
 from relevo.relay.sending import send
+from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.probes import probe
 from relevo.runtime.texts import clean
 from relevo.settings import RelaySettings
@@ -62,29 +62,28 @@ class Draining:
     without: Callable[[], Collection[str]]
     """Topics nothing is sent to now."""
     wake: Callable[[], None]
+    clock: Clock = SYSTEM
     published: int = 0
     parked_again: int = 0
     _batches: Sequence[Batch] = ()
     _sending: asyncio.Task[Mapping[int, PublishOutcome]] | None = None
     _look_at: float = 0.0
 
-    async def step(self, held: set[KeyName]) -> list[str]:
-        """Settle what was sent, send what is due. Keys that became live leave ``held``. Returns the destinations that
-        were paused or blocked by it. Raises ``UnreachableError``; call ``forget`` then."""
-        paused: list[str] = []
+    async def step(self, held: set[KeyName]) -> None:
+        """Settle what was sent, send what is due. Keys that became live leave ``held``. Raises ``UnreachableError``;
+        call ``forget`` then."""
         if self._sending is not None:
             if not self._sending.done():
-                return paused
-            paused = await self._settle(held)
-        if held and self._sending is None and time.monotonic() >= self._look_at:
+                return
+            await self._settle(held)
+        if held and self._sending is None and self.clock.seconds() >= self._look_at:
             await self._begin(held)
-        return paused
 
     def next_s(self, held: Collection[KeyName]) -> float | None:
         """Seconds until the next look is due; ``None`` when nothing is held."""
         if not held or self._sending is not None:
             return None
-        return max(0.0, self._look_at - time.monotonic())
+        return max(0.0, self._look_at - self.clock.seconds())
 
     async def finish(self, held: set[KeyName]) -> None:
         """Wait for what is under way and settle it: before lanes change hands, and at the end."""
@@ -102,7 +101,7 @@ class Draining:
         self._sending, self._batches = None, ()
 
     async def _begin(self, held: set[KeyName]) -> None:
-        self._look_at = time.monotonic() + LOOK_S
+        self._look_at = self.clock.seconds() + LOOK_S
         owned, ownership = self.ownership.working(), self.ownership
         keys = await self.database.run(
             draining.due(owned, ownership.lane_count, self.without(), KEYS_MAX), read_only=True
@@ -134,7 +133,7 @@ class Draining:
         self._sending = asyncio.create_task(_sent(self.publisher, messages, lambda: ownership.may_send(lanes)))
         self._sending.add_done_callback(lambda _: self.wake())
 
-    async def _settle(self, held: set[KeyName]) -> list[str]:
+    async def _settle(self, held: set[KeyName]) -> None:
         sending, batches = self._sending, self._batches
         assert sending is not None
         self._sending, self._batches = None, ()
@@ -160,7 +159,6 @@ class Draining:
             log.info("drained: %d held keys are live again", len(drained.live))
         if (drained.left or drained.live) and not verdict.again:
             self._look_at = 0.0  # there may be more to do
-        return [*verdict.pauses, *verdict.blocks]
 
 
 def judge(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from relevo.errors import UnreachableError
-from relevo.message import Message
+from relevo.outgoing import Sendable
 from relevo.outcome import PublishOutcome, Rejected
 from relevo.policy import PROBE_BACKOFF, Policy
 from relevo.ports.broker import Publisher
@@ -28,17 +28,17 @@ from relevo.relay.ownership import Ownership
 from relevo.relay.pausing import RelayPauses
 from relevo.relay.sending import send
 from relevo.runtime.classify import is_transient
+from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.probes import probe
 from relevo.settings import RelaySettings
 from relevo.signals import Wakeup
-from relevo.storage import destinations as destination_scripts
 from relevo.storage import marking
 from relevo.storage.pausing import Pauses
 
 log = logging.getLogger("relevo.relay")
 
 
-def key_name(message: Message) -> KeyName:
+def key_name(message: Sendable) -> KeyName:
     return message.topic, marking.held_key(message)
 
 
@@ -57,6 +57,7 @@ class RelayEngine:
     unreachable: str | None = None
     """Why the database cannot be worked with, while it cannot."""
     pauses: RelayPauses = field(default_factory=RelayPauses)
+    clock: Clock = SYSTEM
     _held: set[KeyName] = field(default_factory=set)
     _assigned: int = -1
     _ahead: asyncio.Task[Taken] | None = None
@@ -65,7 +66,7 @@ class RelayEngine:
     _again_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.destinations = Destinations(self.publisher)
+        self.destinations = Destinations(self.publisher, self.wake.set, self.clock)
         self.draining = Draining(
             self.database,
             self.publisher,
@@ -75,26 +76,30 @@ class RelayEngine:
             self.policy_of,
             self.paused,
             self.wake.set,
+            self.clock,
         )
         self._idle_s = self.settings.poll_min_s
 
     async def run(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            try:
-                await self._step(stop)
-                self._failures = 0
-                self.unreachable = None
-            except Exception as error:
-                if not is_transient(error):  # a deadlock is: whoever lost it tries again
-                    raise
-                await self._step_back(error, stop)
-        await self._finish()
+        try:
+            while not stop.is_set():
+                try:
+                    await self._step(stop)
+                    self._failures = 0
+                    self.unreachable = None
+                except Exception as error:
+                    if not is_transient(error):  # a deadlock is: whoever lost it tries again
+                        raise
+                    await self._step_back(error, stop)
+            await self._finish()
+        finally:
+            await self.destinations.aclose()
 
     async def _step(self, stop: asyncio.Event) -> None:
         if self._assigned != self.ownership.version:
             await self._reassign()
-        await self._probe_destinations()
-        await self._tell_destinations(await self.draining.step(self._held))
+        await self.draining.step(self._held)
+        await self.destinations.tell(self.database, self.ownership.relay_id)
         taken = await self._next_page()
         if not taken:
             await self._settled()
@@ -145,7 +150,7 @@ class RelayEngine:
         self._pause_destinations(verdict)
         await self._give_back_ahead()
         await self._settle(taken, verdict.dispositions)
-        await self._tell_destinations([*verdict.pauses, *verdict.blocks])
+        await self.destinations.tell(self.database, self.ownership.relay_id)
 
     def _behind(self, taken: Taken) -> dict[int, KeyName]:
         """Messages that may not be sent, because their key is held or an unreadable row of it stands before them."""
@@ -235,27 +240,14 @@ class RelayEngine:
         if unconfirmed:
             self._again_s = self.settings.poll_min_s
 
-    async def _tell_destinations(self, topics: Collection[str]) -> None:
-        for topic in topics:
-            paused = self.destinations.paused.get(topic)
-            if paused is not None:
-                await self.database.run(destination_scripts.pause(self.ownership.relay_id, topic, paused.reason))
-
-    async def _probe_destinations(self) -> None:
-        if self.destinations.paused:
-            for topic in await self.destinations.probe_due():
-                await self.database.run(destination_scripts.resume(self.ownership.relay_id, topic))
-
     async def _idle(self, stop: asyncio.Event) -> None:
         look_s = self.draining.next_s(self._held)
         await self._pause(self._idle_s if look_s is None else min(self._idle_s, look_s), stop)
         self._idle_s = min(self._idle_s * 1.5, self.settings.poll_max_s)
 
     async def _pause(self, delay_s: float, stop: asyncio.Event) -> None:
-        """Wait for a wake-up hint, a stop, a due probe or the delay, whatever comes first."""
-        due_s = self.destinations.next_due_s()
-        timeout_s = delay_s if due_s is None else min(delay_s, due_s)
-        waking = asyncio.create_task(self.wake.wait(timeout_s))
+        """Wait for a wake-up hint, a stop or the delay, whatever comes first."""
+        waking = asyncio.create_task(self.wake.wait(delay_s))
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait((waking, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -9,7 +9,7 @@ from uuid import UUID
 from relevo.errors import LostOwnershipError
 from relevo.ports.database import Database
 from relevo.relay.purging import Purge, Purged
-from relevo.runtime.clock import boottime_s
+from relevo.runtime.clock import SYSTEM, Clock
 from relevo.settings import Settings
 from relevo.storage import duties
 from relevo.storage.duties import Duty
@@ -28,6 +28,7 @@ class Maintenance:
     relay_id: UUID
     settings: Settings
     lease_s: float
+    clock: Clock = SYSTEM
     _renew_at: float = field(default=0.0, init=False)
     _duty: Duty | None = field(default=None, init=False)
 
@@ -55,12 +56,12 @@ class Maintenance:
         return look_s
 
     async def _between(self, done: Purged) -> None:
-        if boottime_s() < self._renew_at:
+        if self.clock.seconds() < self._renew_at:
             return
         await self._renew()
         if self._duty is None:
             raise LostOwnershipError("another relay purges")
 
     async def _renew(self) -> None:
-        self._renew_at = boottime_s() + self.lease_s / 3
+        self._renew_at = self.clock.seconds() + self.lease_s / 3
         self._duty = await self.database.run(duties.take(duties.PURGE, self.relay_id, self.lease_s))

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from relevo.errors import LostOwnershipError
 from relevo.ports.database import Database
-from relevo.runtime.clock import boottime_s
+from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.probes import probe
 from relevo.script import Script
 from relevo.storage import duties, scheduling
@@ -31,14 +31,15 @@ class Mover:
     relay_id: UUID
     lease_s: float
     wake: Callable[[], None]
+    clock: Clock = SYSTEM
     moved: int = 0
     _duty: Duty | None = field(default=None, init=False)
     _renew_at: float = field(default=0.0, init=False)
 
     async def turn(self) -> float:
         """Move what is due if the duty is ours; the seconds until the next turn. Raises as the database does."""
-        if self._duty is None or boottime_s() >= self._renew_at:
-            self._renew_at = boottime_s() + self.lease_s / 3
+        if self._duty is None or self.clock.seconds() >= self._renew_at:
+            self._renew_at = self.clock.seconds() + self.lease_s / 3
             self._duty = await self.database.run(duties.take(duties.MOVER, self.relay_id, self.lease_s))
         duty = self._duty
         if duty is None:
@@ -46,7 +47,7 @@ class Mover:
         due_s = await self.database.run(scheduling.next_due(), read_only=True)
         if due_s is not None and due_s <= 0:
             return await self._move(duty)
-        left_s = max(0.0, self._renew_at - boottime_s())
+        left_s = max(0.0, self._renew_at - self.clock.seconds())
         return min(POLL_S, left_s, POLL_S if due_s is None else due_s)
 
     async def _move(self, duty: Duty) -> float:

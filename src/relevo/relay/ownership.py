@@ -13,7 +13,7 @@ from uuid import UUID
 
 from relevo._version import __version__
 from relevo.ports.database import Database
-from relevo.runtime.clock import boottime_s
+from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.probes import probe
 from relevo.script import Script
 from relevo.storage import laning
@@ -38,6 +38,7 @@ class Ownership:
     lease_s: float
     send_timeout_s: float
     detail: Callable[[], dict[str, Any]] = dict
+    clock: Clock = SYSTEM
     lanes: dict[int, int] = field(default_factory=dict)
     leaving: set[int] = field(default_factory=set)
     living: Collection[UUID] = ()
@@ -52,7 +53,7 @@ class Ownership:
 
         Raises ``UnreachableError`` when the database does not answer; the leases then run out by themselves.
         """
-        asked_at = boottime_s()  # before the statement is sent: the lease ends no later than we think
+        asked_at = self.clock.seconds()  # before the statement is sent: the lease ends no later than we think
         renewed = await self._run(laning.renew(self._identity(), self.lanes, self.lease_s))
         self.living = renewed.living
         self._keep(renewed.kept, asked_at)
@@ -63,7 +64,7 @@ class Ownership:
             self.version += 1
         missing = target - self.lanes.keys()
         if missing:
-            asked_at = boottime_s()
+            asked_at = self.clock.seconds()
             gained = await self._run(laning.acquire(self.relay_id, missing, self.lease_s))
             if gained:
                 self.lanes.update(gained)
@@ -79,7 +80,7 @@ class Ownership:
 
     def may_send(self, lanes: Iterable[int]) -> bool:
         """Whether every one of ``lanes`` is ours for at least the send time-out. Look at it before every send."""
-        latest = boottime_s() + self.send_timeout_s
+        latest = self.clock.seconds() + self.send_timeout_s
         return all(self._deadlines.get(lane, 0.0) > latest for lane in lanes)
 
     def working(self) -> dict[int, int]:

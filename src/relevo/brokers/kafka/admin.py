@@ -57,6 +57,10 @@ class Topics:
                 self._known[name] = (time.monotonic() + lasts_s, topic)
         return {name: self._known[name][1] for name in wanted}
 
+    def learn(self, name: str, topic: Topic) -> None:
+        """Remember what ``ask`` found, as ``get`` would."""
+        self._known[name] = (time.monotonic() + KNOWN_FOR_S, topic)
+
     def forget(self, name: str) -> None:
         self._known.pop(name, None)
 
