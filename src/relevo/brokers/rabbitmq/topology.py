@@ -51,6 +51,11 @@ def meta_name(consumer: str, topic: str) -> str:
     return f"relevo.meta:{consumer}:{topic}"
 
 
+def prefetch_name(consumer: str, topic: str) -> str:
+    """Likewise, for the prefetch."""
+    return f"relevo.prefetch:{consumer}:{topic}"
+
+
 def shard_name(topic: str, number: int) -> str:
     return f"{topic}/{number}"
 
@@ -109,6 +114,7 @@ async def declare_queues(connection: Any, consumer: str, topic: str, options: Ra
             f"with another number, messages of a key would overtake each other. Set queues = {found}, or let the "
             "queues run empty with the relay stopped, delete them, and begin anew"
         ) from None
+    await _declare_prefetch(channel, consumer, topic, options.prefetch)
     arguments: dict[str, Any] = {
         "x-queue-type": "quorum",
         "x-single-active-consumer": True,
@@ -132,6 +138,22 @@ async def declare_queues(connection: Any, consumer: str, topic: str, options: Ra
         if commands:
             await channel.queue_bind(queue, commands_of(topic), command_key(slot))
     await channel.close()
+
+
+async def _declare_prefetch(channel: Any, consumer: str, topic: str, prefetch: int) -> None:
+    """All members of a consumer, now and later, have as many messages in hand. A server puts what is returned behind
+    what was returned before: if the next member took only a part of it and then returned that, the rest would go first.
+    With one prefetch the next one takes all that was returned, at once and in order."""
+    name = prefetch_name(consumer, topic)
+    try:
+        await channel.queue_declare(name, durable=True, arguments={"x-max-length": prefetch})
+    except aiormq().exceptions.ChannelPreconditionFailed as error:
+        raise ConfigError(
+            f"consumer {consumer!r} on topic {topic!r} began with another prefetch than {prefetch}, which "
+            f"broker.options.prefetch says now: messages returned by one member and taken in part by another come out "
+            f"of order. RabbitMQ says: {error}. Set it as it was, or see 'Another prefetch' in docs/how-to/"
+            "use-rabbitmq.md"
+        ) from None
 
 
 async def count_queues(connection: Any, consumer: str, topic: str) -> int:
