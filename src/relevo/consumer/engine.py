@@ -284,12 +284,7 @@ class ConsumerEngine:
             idle_timeout_s=self._settings.handler_idle_timeout_s,
         )
         return Shared(
-            name,
-            self._owner,
-            self._routes,
-            self.consumer.policy,
-            runs,
-            self._database,
+            *(name, self._owner, self._routes, self.consumer.policy, runs, self._database),
             Journal(name, self._owner, self._database),
             self._resources.gate,
             self._interrupt,
@@ -297,4 +292,5 @@ class ConsumerEngine:
             self._settings.lease_s,
             self.consumer.topics,
             self._pauses,
+            counted=not self._resources.broker.capabilities.keeps_history,
         )

@@ -73,7 +73,7 @@ class Messages:
         if handler is None or delivery.malformed is not None:
             return unhandled(delivery.message, delivery.malformed)
         attempt = item.attempts + 1
-        steps = first_run(shared.name, item.key, delivery.message, delivery.shard, delivery.position)
+        steps = first_run(shared.name, item.key, delivery.message, delivery.shard, shared.position_of(delivery))
         if not item.suspect:
             async with shared.gate.beside_others():
                 await self._count(item, attempt)
@@ -143,7 +143,7 @@ class Messages:
                 item.key,
                 delivery.message,
                 delivery.shard,
-                delivery.position,
+                self._shared.position_of(delivery),
                 state=state,
                 why=why(reason, outcome),
                 attempts=attempts,

@@ -16,6 +16,7 @@ from relevo.consumer.runs import Runs
 from relevo.message import Message
 from relevo.outcome import RejectAsked
 from relevo.policy import Policy
+from relevo.ports.broker import Delivery
 from relevo.runtime.texts import clean
 from relevo.storage.holding import KeyId, Why, key_id
 from relevo.storage.pausing import NONE, Pauses
@@ -70,6 +71,8 @@ class Shared:
     topics: tuple[str, ...] = ()
     pauses: Pauses = NONE
     """What people paused, as it was up to a second ago."""
+    counted: bool = False
+    """Whether positions are counted by each process, since the broker has none: they say nothing elsewhere."""
 
     @property
     def paused(self) -> bool:
@@ -85,6 +88,10 @@ class Shared:
 
     def policy_of(self, handler: Handler | None) -> Policy:
         return self.policy if handler is None else handler.policy
+
+    def position_of(self, delivery: Delivery) -> int | None:
+        """Where it goes in a held key's queue; ``None``: at its end."""
+        return None if self.counted else delivery.position
 
     def key_of(self, message: Message, handler: Handler | None) -> KeyId:
         return key_id("consumer", self.name, message, ordered=self.policy_of(handler).order == "key")

@@ -51,7 +51,7 @@ class Job:
     wants_tx: bool
 
 
-def first_run(consumer: str, key: KeyId, message: Message, shard: str, position: int) -> Steps:
+def first_run(consumer: str, key: KeyId, message: Message, shard: str, position: int | None) -> Steps:
     """A message from the broker, whose key is believed live; the key's row says whether it is."""
     behind = yield from holding.queued_behind(key, message, shard, position)
     if behind is not None:

@@ -80,9 +80,13 @@ class Lost:
     """The claim is gone: somebody else drains the key, or it is live."""
 
 
-def queued_behind(id: KeyId, message: Message, shard: str, position: int) -> Script[Held | None]:
+def queued_behind(id: KeyId, message: Message, shard: str, position: int | None) -> Script[Held | None]:
     """If the key is held, queue the message behind it under the key's lock: ``"behind"``, or ``"done"`` when the inbox
-    knows it. ``None``: the key is live, and nothing was written."""
+    knows it. ``None``: the key is live, and nothing was written.
+
+    The queue is in the order of ``position``. ``None``: behind everything there is, by the database's clock; for a
+    broker whose positions mean nothing outside the process that counted them.
+    """
     rows = yield Statement("held.lock_key", id.params())
     if not rows:
         return None
@@ -93,7 +97,7 @@ def hold(
     id: KeyId,
     message: Message,
     shard: str,
-    position: int,
+    position: int | None,
     *,
     state: HeldState,
     why: Why,
@@ -103,7 +107,8 @@ def hold(
     """Make a live key held with this message first (``"held"``), or queue behind if it is held already.
 
     Only for the owner of the lane or shard. On the consumer's side a message the inbox knows is ``"done"``, and nothing
-    is held. ``delay_s``: due that many seconds from now by the database's clock; ``None`` for parked.
+    is held. ``delay_s``: due that many seconds from now by the database's clock; ``None`` for parked. ``position``:
+    as in ``queued_behind``.
     """
     while True:
         rows = yield Statement("held.lock_key", id.params())
@@ -133,14 +138,14 @@ def hold(
     return "held"
 
 
-def _append(id: KeyId, message: Message, shard: str, position: int) -> Script[Held]:
+def _append(id: KeyId, message: Message, shard: str, position: int | None) -> Script[Held]:
     if id.side == "consumer" and (yield from inboxing.find(id.consumer, message.event_id)):
         return "done"
     yield _copy(id, message, shard, position)
     return "behind"
 
 
-def _copy(id: KeyId, message: Message, shard: str, position: int) -> Statement:
+def _copy(id: KeyId, message: Message, shard: str, position: int | None) -> Statement:
     return Statement(
         "held.append",
         {

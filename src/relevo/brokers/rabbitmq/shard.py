@@ -4,7 +4,6 @@ and in order. (``basic.cancel`` would make the next consumer active while we sti
 from __future__ import annotations
 
 import bisect
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +16,8 @@ from relevo.ports.broker import Delivery
 class Shard:
     """``arrived``: delivered by the server, not taken. ``returned``: handed back, to be taken before those.
     ``leaving``: being given up; what was taken can still be settled. ``unsaid``: acks were written since the
-    last ``flush``. Positions only grow, also over generations and processes (``first_position``): the server numbers
-    deliveries, not messages."""
+    last ``flush``. Positions are counted here and only grow, also over generations: the server numbers deliveries, not
+    messages. In another process they say nothing."""
 
     __slots__ = (
         *("_done", "_tags", "arrived", "channel", "generation", "leaving", "name", "number", "position", "queue"),
@@ -104,9 +103,3 @@ class Shard:
             generation=self.generation,
             redelivered=frame.redelivered,
         )
-
-
-def first_position() -> int:
-    """Where a process begins to count: above whatever an earlier one counted to, since what is queued for a held key is
-    sorted by position. Microseconds since 1970: nobody takes a million messages a second from one queue."""
-    return time.time_ns() // 1000

@@ -11,7 +11,7 @@ from typing import Any, Final
 from relevo.brokers.rabbitmq import topology
 from relevo.brokers.rabbitmq.group import Group
 from relevo.brokers.rabbitmq.options import RabbitOptions
-from relevo.brokers.rabbitmq.shard import Shard, first_position
+from relevo.brokers.rabbitmq.shard import Shard
 from relevo.clients.aio_pika import close, connect, let_go, lost, place_of, settled_down
 from relevo.errors import ConfigError, MisuseError, RelevoError, UnreachableError
 from relevo.ports.broker import Delivery
@@ -236,7 +236,7 @@ class RabbitSubscription:
             return False
         self._generation += 1
         name = topology.shard_name(topic, number)
-        shard = Shard(topic, number, queue, channel, self._generation, self._positions.get(name, first_position()))
+        shard = Shard(topic, number, queue, channel, self._generation, self._positions.get(name, 0))
         channel.on_consumer_cancel_callbacks.add(self._cancelled)
         await shard.consume(self._options.prefetch, self._news.set)
         self._shards[name] = shard

@@ -17,10 +17,17 @@ on conflict (side, consumer, topic, key) do nothing
 returning 1;
 
 -- name: held.append
+-- Without a position: behind everything that is there, by this database's clock and not by a process's.
 insert into {held_message} (side, consumer, topic, held_key, event_id, position, shard, bucket, kind, key, type,
   schema_version, aggregate_type, aggregate_id, aggregate_version, payload, content_type, headers, created_at)
 values (cast(:side as text), cast(:consumer as text), cast(:topic as text), cast(:held_key as bytea),
-  cast(:event_id as uuid), cast(:position as bigint), cast(:shard as text), cast(:bucket as smallint),
+  cast(:event_id as uuid),
+  coalesce(cast(:position as bigint), greatest(
+    cast(extract(epoch from clock_timestamp()) * 1000000 as bigint),
+    (select max(m.position) + 1 from {held_message} m
+     where m.side = cast(:side as text) and m.consumer = cast(:consumer as text) and m.topic = cast(:topic as text)
+       and m.held_key = cast(:held_key as bytea)))),
+  cast(:shard as text), cast(:bucket as smallint),
   cast(:kind as text), cast(:key as bytea), cast(:type as text), cast(:schema_version as integer),
   cast(:aggregate_type as text), cast(:aggregate_id as text), cast(:aggregate_version as bigint),
   cast(:payload as bytea), cast(:content_type as text), cast(:headers as jsonb),

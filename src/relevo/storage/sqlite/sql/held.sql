@@ -12,9 +12,14 @@ on conflict (side, consumer, topic, key) do nothing
 returning 1;
 
 -- name: held.append
+-- Without a position: behind everything that is there, by this machine's clock.
 insert into {held_message} (side, consumer, topic, held_key, event_id, position, shard, bucket, kind, key, type,
   schema_version, aggregate_type, aggregate_id, aggregate_version, payload, content_type, headers, created_at)
-values (:side, :consumer, :topic, :held_key, :event_id, :position, :shard, :bucket, :kind, :key, :type,
+values (:side, :consumer, :topic, :held_key, :event_id,
+  coalesce(:position, max(cast((julianday('now') - 2440587.5) * 86400000 as integer) * 1000,
+    coalesce((select max(m.position) + 1 from {held_message} m
+              where m.side = :side and m.consumer = :consumer and m.topic = :topic and m.held_key = :held_key), 0))),
+  :shard, :bucket, :kind, :key, :type,
   :schema_version, :aggregate_type, :aggregate_id, :aggregate_version, :payload, :content_type, :headers,
   :created_us / 1000)
 on conflict (side, consumer, topic, held_key, event_id) do nothing;
