@@ -66,6 +66,11 @@ async def test_list_and_show(store: Store, parked: Any) -> None:
     assert keys[0]["error_group"].startswith("ValueError at tests.support.parking:billing.")
     groups = json_of(parked("list", "--group", "--side", "consumer", "--output", "json"))
     assert [(group["keys"], group["messages"]) for group in groups] == [(2, 5)]
+    largest = parked("list", "--group", "--limit", "1", "--output", "json")
+    assert "only the first 1 groups are shown" in largest.err
+    assert [(group["side"], group["keys"], group["messages"]) for group in json_of(largest)] == [("consumer", 2, 5)]
+    assert json_of(parked("list", "--group", "--error", "ValueErr", "--output", "json")) == []
+    assert [group["keys"] for group in json_of(parked("list", "--group", "--key", "b", "--output", "json"))] == [1]
     for options, expected in [
         (["--key", "a"], ["a"]),
         (["--key-hex", "61"], ["a"]),

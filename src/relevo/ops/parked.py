@@ -21,7 +21,7 @@ from relevo.script import Script
 from relevo.storage import auditing, parking
 from relevo.storage.auditing import Act, Job
 from relevo.storage.holding import KeyId
-from relevo.storage.parking import Acted, Busy, Done, HeldKey, Queued, Selection
+from relevo.storage.parking import Acted, Busy, Done, Group, HeldKey, Queued, Selection
 
 PAGE = 500
 STEP_KEYS_MAX = 50
@@ -75,6 +75,11 @@ def check_selection(selection: Selection, *, everything: bool) -> Selection:
 async def listing(database: Database, selection: Selection, *, state: str | None, limit: int) -> list[HeldKey]:
     """Up to ``limit`` held keys."""
     return await database.run(parking.page(selection, state=state, after={}, limit=limit), read_only=True)
+
+
+async def groups(database: Database, selection: Selection, *, state: str | None, limit: int) -> list[Group]:
+    """Everything that is selected, counted by what went wrong; up to ``limit`` groups."""
+    return await database.run(parking.groups(selection, state=state, limit=limit), read_only=True)
 
 
 async def count(database: Database, selection: Selection, *, state: str | None = "parked") -> Tally:

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from uuid import UUID
 
 from relevo.message import Message
+from relevo.storage.rows import headers_from
 from relevo.script import Row, Script, Statement
 from relevo.storage import inboxing
 from relevo.storage.holding import KeyId, Side
-from relevo.storage.rows import headers_from
 
 EDITED_FROM = "relevo-edited-from"
 """The header of an edited message that names the one it replaces."""
@@ -78,6 +78,21 @@ class HeldKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Held keys with the same error. ``reason``: of one of them. ``oldest_s``: seconds since the first was held."""
+
+    side: str
+    consumer: str
+    topic: str
+    state: str
+    error_type: str | None
+    reason: str
+    keys: int
+    messages: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Queued:
     """One message of a key's queue, in drain order."""
 
@@ -125,6 +140,12 @@ def page(selection: Selection, *, state: str | None, after: Mapping[str, Any], l
         },
     )
     return [_held_key(row) for row in rows]
+
+
+def groups(selection: Selection, *, state: str | None, limit: int) -> Script[list[Group]]:
+    """Everything that is selected, counted by error; the ``limit`` largest groups, by keys."""
+    rows = yield Statement("parked.groups", {**selection.params(), "state": state, "limit": limit})
+    return [_group(*row) for row in rows]
 
 
 def queue(id: KeyId, *, offset: int = 0, limit: int) -> Script[list[Queued]]:
@@ -238,6 +259,20 @@ def _held_key(row: Row) -> HeldKey:
     side, consumer, topic, key, alone, state, reason, error_type, error, attempts, since_s, claimed, messages = row
     id = KeyId(side, consumer, topic, bytes(key), bool(alone))
     return HeldKey(id, state, reason, error_type, error, attempts, float(since_s), bool(claimed), messages)
+
+
+def _group(
+    side: str,
+    consumer: str,
+    topic: str,
+    state: str,
+    error_type: str | None,
+    reason: str,
+    keys: int,
+    messages: int,
+    oldest_s: float,
+) -> Group:
+    return Group(side, consumer, topic, state, error_type, reason, int(keys), int(messages), float(oldest_s))
 
 
 def _queued(id: KeyId, row: Row) -> Queued:

@@ -10,8 +10,9 @@ import msgspec
 from relevo.cli.context import CliContext, progress
 from relevo.cli.output import output_option
 from relevo.cli.parked.options import on_database, selecting
-from relevo.cli.parked.view import GroupView, KeyView, groups, key_view
+from relevo.cli.parked.view import GroupView, KeyView, group_view, key_view
 from relevo.ops import parked
+from relevo.ports.database import Database
 from relevo.storage.parking import Selection
 
 
@@ -19,7 +20,13 @@ from relevo.storage.parking import Selection
 @selecting
 @click.option("--state", type=click.Choice(["parked", "waiting", "draining"]), help="Only keys in this state.")
 @click.option("--group", "grouped", is_flag=True, help="Count by error group instead of one line per key.")
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many keys.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="At most so many lines; groups count everything that is selected all the same.",
+)
 @output_option
 @click.pass_obj
 def command(
@@ -32,11 +39,12 @@ def command(
 ) -> None:
     """Held keys, one by one, or with --group by what went wrong: exception type and the first place in your code."""
     settings = context.settings()
-    keys = on_database(settings, lambda database: parked.listing(database, selection, state=state, limit=limit + 1))
-    if len(keys) > limit:
-        keys = keys[:limit]
-        progress(f"only the first {limit} keys are looked at: narrow it down, or raise --limit")
-    views: list[GroupView] | list[KeyView] = groups(keys) if grouped else [key_view(key) for key in keys]
+    views = on_database(settings, lambda database: _views(database, selection, state, grouped, limit + 1))
+    if len(views) > limit:
+        views = views[:limit]
+        progress(
+            f"only the first {limit} {'groups' if grouped else 'keys'} are shown: narrow it down, or raise --limit"
+        )
     if output == "table":
         _table(views)
     elif output == "jsonl":
@@ -44,6 +52,14 @@ def command(
             click.echo(msgspec.json.encode(view))
     else:
         click.echo(msgspec.json.format(msgspec.json.encode(views), indent=2))
+
+
+async def _views(
+    database: Database, selection: Selection, state: str | None, grouped: bool, limit: int
+) -> list[GroupView] | list[KeyView]:
+    if grouped:
+        return [group_view(group) for group in await parked.groups(database, selection, state=state, limit=limit)]
+    return [key_view(key) for key in await parked.listing(database, selection, state=state, limit=limit)]
 
 
 def _table(views: list[GroupView] | list[KeyView]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 
 import msgspec
 
-from relevo.storage.parking import HeldKey, Queued, readable
+from relevo.storage.parking import Group, HeldKey, Queued, readable
 
 
 class KeyView(msgspec.Struct, kw_only=True):
@@ -80,28 +79,18 @@ def key_view(key: HeldKey) -> KeyView:
     )
 
 
-def groups(keys: Sequence[HeldKey]) -> list[GroupView]:
-    """Keys by side, consumer, topic, state and error; those with most keys first."""
-    found: dict[tuple[str, ...], GroupView] = {}
-    for key in keys:
-        name = (key.id.side, key.id.consumer, key.id.topic, key.state, key.error_type or "")
-        group = found.get(name)
-        if group is None:
-            group = found[name] = GroupView(
-                side=key.id.side,
-                consumer=key.id.consumer,
-                topic=key.id.topic,
-                state=key.state,
-                error_group=key.error_type,
-                reason=key.reason,
-                keys=0,
-                messages=0,
-                oldest_s=0.0,
-            )
-        group.keys += 1
-        group.messages += key.messages
-        group.oldest_s = max(group.oldest_s, round(key.since_s, 3))
-    return sorted(found.values(), key=lambda group: -group.keys)
+def group_view(group: Group) -> GroupView:
+    return GroupView(
+        side=group.side,
+        consumer=group.consumer,
+        topic=group.topic,
+        state=group.state,
+        error_group=group.error_type,
+        reason=group.reason,
+        keys=group.keys,
+        messages=group.messages,
+        oldest_s=round(group.oldest_s, 3),
+    )
 
 
 def message_view(queued: Queued) -> MessageView:

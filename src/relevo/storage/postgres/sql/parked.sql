@@ -27,6 +27,30 @@ where (cast(:after_side as text) is null
 order by k.side, k.consumer, k.topic, k.key
 limit cast(:limit as integer);
 
+-- name: parked.groups
+-- Everything that a filter selects, counted by what went wrong; the group with most keys first.
+select k.side, k.consumer, k.topic, k.state, k.error_type, min(k.reason), count(*), sum(m.messages),
+       cast(extract(epoch from clock_timestamp() - min(k.since)) as double precision)
+from {held_key} k
+cross join lateral (select count(*) as messages from {held_message} m
+                    where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key)) m
+where (cast(:side as text) is null or k.side = cast(:side as text))
+  and (cast(:consumer as text) is null or k.consumer = cast(:consumer as text))
+  and (cast(:topic as text) is null or k.topic = cast(:topic as text))
+  and (cast(:key as bytea) is null or k.key = cast(:key as bytea))
+  and (cast(:state as text) is null or k.state = cast(:state as text))
+  and (cast(:error as text) is null or k.error_type = cast(:error as text)
+       or starts_with(k.error_type, cast(:error as text) || ' at '))
+  and (cast(:older_s as double precision) is null
+       or k.since <= clock_timestamp() - make_interval(secs => cast(:older_s as double precision)))
+  and (cast(:event_id as uuid) is null or exists (
+       select from {held_message} m
+       where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key)
+         and m.event_id = cast(:event_id as uuid)))
+group by k.side, k.consumer, k.topic, k.state, k.error_type
+order by count(*) desc, k.side, k.consumer, k.topic, k.state, k.error_type
+limit cast(:limit as integer);
+
 -- name: parked.queue
 -- One key's queue in drain order, from a place on.
 select held_seq, cast(event_id as text), type, position, shard, content_type, cast(headers as text), payload,

@@ -27,6 +27,30 @@ where (:after_side is null
 order by k.side, k.consumer, k.topic, k.key
 limit :limit;
 
+-- name: parked.groups
+-- Everything that a filter selects, counted by what went wrong; the group with most keys first.
+select k.side, k.consumer, k.topic, k.state, k.error_type, min(k.reason), count(*),
+       sum((select count(*) from {held_message} m
+            where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key))),
+       (cast((julianday('now') - 2440587.5) * 86400000 as integer) - min(k.since)) / 1000.0
+from {held_key} k
+where (:side is null or k.side = :side)
+  and (:consumer is null or k.consumer = :consumer)
+  and (:topic is null or k.topic = :topic)
+  and (:key is null or k.key = :key)
+  and (:state is null or k.state = :state)
+  and (:error is null or k.error_type = :error
+       or substr(k.error_type, 1, length(:error) + 4) = :error || ' at ')
+  and (:older_s is null
+       or k.since <= cast((julianday('now') - 2440587.5) * 86400000 as integer) - :older_s * 1000)
+  and (:event_id is null or exists (
+       select 1 from {held_message} m
+       where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key)
+         and m.event_id = :event_id))
+group by k.side, k.consumer, k.topic, k.state, k.error_type
+order by count(*) desc, k.side, k.consumer, k.topic, k.state, k.error_type
+limit :limit;
+
 -- name: parked.queue
 -- One key's queue in drain order, from a place on.
 select held_seq, event_id, type, position, shard, content_type, headers, payload,
