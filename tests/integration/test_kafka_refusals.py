@@ -18,6 +18,7 @@ from relevo.brokers.kafka.sizes import record_bytes
 from relevo.message import Message
 from relevo.outcome import Rejected, Unconfirmed
 from relevo.testing.broker_processes import make_message
+from tests.support.stacks import set_config
 
 SOURCE = "urn:relevo:test"
 
@@ -27,15 +28,6 @@ async def topic(kafka_url: str) -> str:
     name = f"refusals.{secrets.token_hex(8)}"
     await broker_for(kafka_url, {"partitions": 1}).ensure_topics([name])
     return name
-
-
-def set_config(kafka_url: str, topic: str, name: str, value: str) -> None:
-    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka_url.removeprefix("kafka://")})
-    admin.incremental_alter_configs([resource])[resource].result(10)
 
 
 async def arrived(kafka_url: str, topic: str, until: Message) -> list[object]:
