@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.consuming import Consuming, open_consuming
 from tests.support.relays import Store, postgres_store, sqlite_store
+from tests.support.stacks import KAFKA, RABBITMQ, STACKS, Stack, build
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -21,3 +23,21 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 def pg_store(pg_database: str) -> Store:
     """A fresh PostgreSQL database with Relevo's tables."""
     return postgres_store(pg_database)
+
+
+@pytest.fixture(params=STACKS)
+def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Stack:
+    """Every database with a broker it is used with."""
+    return build(request.param, tmp_path, request)
+
+
+@pytest.fixture(params=[KAFKA, RABBITMQ])
+def pg_stack(request: pytest.FixtureRequest, tmp_path: Path) -> Stack:
+    """PostgreSQL with each broker: for what cannot be on SQLite."""
+    return build(request.param, tmp_path, request)
+
+
+@pytest.fixture(params=STACKS)
+async def consuming(request: pytest.FixtureRequest, tmp_path: Path) -> Consuming:
+    """As ``stack``, open, with a consumer that the broker knows and a table for its effects."""
+    return await open_consuming(request.param, tmp_path, request)
