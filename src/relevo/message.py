@@ -47,8 +47,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     def size_bytes(self) -> int:
         """Bytes of payload, key and headers: what counts against the size limit."""
-        headers = sum(len(name) + len(value.encode()) for name, value in self.headers.items())
-        return len(self.payload or b"") + len(self.key or b"") + headers
+        return len(self.payload or b"") + len(self.key or b"") + headers_bytes(self.headers)
+
+
+def headers_bytes(headers: Mapping[str, str]) -> int:
+    return sum(len(name) + len(value.encode()) for name, value in headers.items())
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -11,41 +11,60 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any, Final, cast
 from uuid import UUID
 
 from relevo.ids import foreign_id
 from relevo.message import JSON, Kind, Message
+from relevo.outgoing import FIXED, Outgoing, Sendable
 
 Headers = Sequence[tuple[str, bytes]]
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
-_SPEC = ("ce_specversion", b"1.0")
-_CONTENT_TYPES: dict[str, tuple[str, bytes]] = {JSON: ("content-type", JSON.encode())}
+_FIXED_MAX: Final = 10_000
+_fixed: dict[tuple[bytes, Any], Headers] = {}
+"""What all messages of a type have in common, encoded once."""
 
 
-def encode(message: Message, source: bytes) -> list[tuple[str, bytes]]:
+def encode(message: Sendable, source: bytes) -> list[tuple[str, bytes]]:
     """Headers for ``message``; ``source`` is the CloudEvents source (``urn:relevo:shop``), encoded by the caller."""
-    content_type = message.content_type
-    headers = [
-        _SPEC,
-        ("ce_id", str(message.event_id).encode()),
-        ("ce_source", source),
-        ("ce_type", message.type.encode()),
-        ("ce_time", message.created_at.isoformat().encode()),
-        _CONTENT_TYPES.get(content_type) or ("content-type", content_type.encode()),
-    ]
-    if message.kind != "event":
-        headers.append(("ce_kind", message.kind.encode()))
-    if message.schema_version != 1:
-        headers.append(("ce_schemaversion", str(message.schema_version).encode()))
-    if message.aggregate_type is not None:
-        headers.append(("ce_aggregatetype", message.aggregate_type.encode()))
+    fixed: tuple[Any, ...]
+    if type(message) is Outgoing:
+        id_text, time_text = message.id_text, message.time_text
+        fixed = cast("tuple[Any, ...]", message[FIXED])
+    else:
+        id_text, time_text = str(message.event_id).encode(), message.created_at.isoformat().encode()
+        fixed = (
+            *(message.kind, message.type, message.schema_version),
+            *(message.content_type, message.aggregate_type),
+        )
+    headers = [("ce_id", id_text), ("ce_time", time_text), *(_fixed.get((source, fixed)) or _make_fixed(source, fixed))]
     if message.aggregate_id is not None:
         headers.append(("ce_aggregateid", message.aggregate_id.encode()))
     if message.aggregate_version is not None:
         headers.append(("ce_aggregateversion", str(message.aggregate_version).encode()))
     if message.headers:
         headers.extend((name, value.encode()) for name, value in message.headers.items())
+    return headers
+
+
+def _make_fixed(source: bytes, fixed: tuple[Any, ...]) -> Headers:
+    kind, type_, schema_version, content_type, aggregate_type = fixed
+    headers = [
+        ("ce_specversion", b"1.0"),
+        ("ce_source", source),
+        ("ce_type", type_.encode()),
+        ("content-type", content_type.encode()),
+    ]
+    if kind != "event":
+        headers.append(("ce_kind", kind.encode()))
+    if schema_version != 1:
+        headers.append(("ce_schemaversion", str(schema_version).encode()))
+    if aggregate_type is not None:
+        headers.append(("ce_aggregatetype", aggregate_type.encode()))
+    if len(_fixed) >= _FIXED_MAX:
+        _fixed.clear()
+    _fixed[source, fixed] = headers
     return headers
 
 

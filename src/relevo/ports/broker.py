@@ -10,6 +10,7 @@ import msgspec
 
 from relevo.message import Message
 from relevo.outcome import PublishOutcome
+from relevo.outgoing import Sendable
 
 SEND_TIMEOUT_S: Final = 5.0
 """What ``relay.send_timeout_s`` is unless set."""
@@ -45,7 +46,7 @@ class Publisher(Protocol):
     @property
     def capabilities(self) -> BrokerCapabilities: ...
 
-    async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+    async def publish(self, messages: Sequence[Sendable]) -> Mapping[int, PublishOutcome]:
         """Hand over ``messages`` in order and wait until each has an outcome.
 
         Returns the outcomes by index; **an index that is missing was accepted** (durably, as the broker defines it), so

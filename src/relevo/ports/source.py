@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from relevo.message import Message
+from relevo.outgoing import Sendable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Taken:
 
     seqs: Sequence[int]
     lanes: Sequence[int]
-    messages: Sequence[Message]
+    messages: Sequence[Sendable]
     exhausted: bool
     unreadable: Mapping[int, str] = field(default_factory=dict)
 

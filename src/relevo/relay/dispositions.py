@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from relevo.decide import Again, HandBack, Park, Pause, Skip, decide
-from relevo.message import Message
 from relevo.outcome import PublishOutcome, Rejected
+from relevo.outgoing import Sendable
 from relevo.policy import Policy
 from relevo.ports.source import Disposition, Taken
 
@@ -31,7 +31,7 @@ def judge(
     behind: Mapping[int, KeyName],
     outcomes: Mapping[int, PublishOutcome],
     policy_of: Callable[[str], Policy],
-    key_name: Callable[[Message], KeyName],
+    key_name: Callable[[Sendable], KeyName],
     rng: random.Random | None = None,
 ) -> Verdict:
     """What becomes of the messages of one page.

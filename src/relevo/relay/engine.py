@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from relevo.errors import UnreachableError
-from relevo.outgoing import Sendable
 from relevo.outcome import PublishOutcome, Rejected
+from relevo.outgoing import Sendable
 from relevo.policy import PROBE_BACKOFF, Policy
 from relevo.ports.broker import Publisher
 from relevo.ports.database import Database

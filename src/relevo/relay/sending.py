@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from relevo.message import Message
 from relevo.outcome import PublishOutcome, Unconfirmed
+from relevo.outgoing import Sendable
 from relevo.ports.broker import Publisher
 
 BEHIND = Unconfirmed("not sent: an earlier message of its key was not accepted")
@@ -21,7 +21,7 @@ LEASE_OVER = Unconfirmed("not sent: the lease on its lane is nearly over")
 
 
 async def send(
-    publisher: Publisher, messages: Sequence[Message], may_send: Callable[[], bool] = lambda: True
+    publisher: Publisher, messages: Sequence[Sendable], may_send: Callable[[], bool] = lambda: True
 ) -> Mapping[int, PublishOutcome]:
     """Outcomes by index, as ``Publisher.publish`` gives them, prefix-safe whatever the publisher is. Nothing
     more is sent once ``may_send`` says no."""
@@ -54,7 +54,7 @@ async def send(
     return dict(sorted(outcomes.items()))
 
 
-def waves(messages: Sequence[Message]) -> list[list[int]]:
+def waves(messages: Sequence[Sendable]) -> list[list[int]]:
     """Indexes of ``messages`` in waves with at most one message of a key each; keyless ones all go in the first."""
     found: list[list[int]] = []
     depth: dict[tuple[str, bytes], int] = {}

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from relevo.ids import bucket_of
-from relevo.message import Message
+from relevo.outgoing import Sendable
 from relevo.ports.database import Dialect
 from relevo.ports.source import Disposition, Settled, Taken
 from relevo.script import Rows, Script, Statement
@@ -17,7 +17,7 @@ PAUSED = "Paused"
 """Code of a disposition whose key a person paused: it is held, and waits for being resumed."""
 
 
-def held_key(message: Message) -> bytes:
+def held_key(message: Sendable) -> bytes:
     """Under what a message is held: its key, or, without one, its own id (it is held alone)."""
     return message.event_id.bytes if message.key is None else message.key
 

@@ -1,30 +1,17 @@
-"""Rows of message columns to ``Message``. The column order is that of ``mark.take`` from ``event_id`` on."""
+"""Rows of message columns to ``Message``. The column order is that of the held copies and of the replay."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from relevo.ids import foreign_id
 from relevo.message import Message
+from relevo.outgoing import Outgoing, Sendable, headers_from
 from relevo.ports.database import Dialect
-
-_NO_HEADERS: Mapping[str, str] = {}
-_decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def headers_from(text: str | None) -> Mapping[str, str]:
-    """Headers from their JSON text. Values that a trigger wrote as numbers or booleans become text."""
-    if text is None:
-        return _NO_HEADERS
-    return {
-        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        for name, value in _decode_headers(text).items()
-    }
+from relevo.script import Rows
 
 
 def to_time(value: datetime | int) -> datetime:
@@ -75,3 +62,39 @@ def stand_in(seq: int, row: Sequence[Any]) -> Message:
 def message_reader(dialect: Dialect) -> Callable[[Sequence[Any]], Message]:
     """The function that turns a row of the thirteen message columns of ``dialect`` into a ``Message``."""
     return _postgres_message if dialect == "postgresql" else _sqlite_message
+
+
+def _sent_from(row: Sequence[Any]) -> Outgoing:
+    """The table's types have checked everything but what the headers are."""
+    headers_text = row[12]
+    if headers_text is not None and not headers_text.startswith("{"):
+        raise ValueError(f"the headers are no JSON object: {headers_text:.40}")
+    return Outgoing._make(row)
+
+
+def page_reader(dialect: Dialect) -> Callable[[Rows], tuple[list[Sendable], dict[int, str]]]:
+    """The function that turns a page of the outbox, rows of ``(seq, lane, *thirteen columns, …)``, into what is sent
+    and what cannot be read (index → why). PostgreSQL's columns are ``Outgoing``'s, SQLite's ``message_reader``'s."""
+    on_postgres = dialect == "postgresql"
+    read: Callable[[Sequence[Any]], Sendable] = _sent_from if on_postgres else _sqlite_message
+
+    def page(rows: Rows) -> tuple[list[Sendable], dict[int, str]]:
+        try:
+            return [read(row[2:15]) for row in rows], {}
+        except (ValueError, TypeError):  # at least one row was written by hand, around every check
+            pass
+        messages: list[Sendable] = []
+        unreadable: dict[int, str] = {}
+        for index, row in enumerate(rows):
+            try:
+                messages.append(read(row[2:15]))
+            except (ValueError, TypeError) as error:
+                unreadable[index] = f"the row with seq {row[0]} cannot be read: {error}"
+                event_id, _, topic, key, type_ = row[2:7]
+                if on_postgres:
+                    topic, key, _, event_id, *_, type_ = row[2:9]
+                    event_id = bytes(event_id).decode()
+                messages.append(stand_in(row[0], (event_id, None, topic, key, type_)))
+        return messages, unreadable
+
+    return page

@@ -17,8 +17,8 @@ from relevo.brokers.embedded.options import EmbeddedOptions
 from relevo.brokers.murmur2 import partition_of
 from relevo.brokers.refusals import BEHIND, Refusals
 from relevo.errors import MisuseError, RelevoError
-from relevo.message import Message
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable
+from relevo.outgoing import Sendable
 from relevo.ports.broker import BrokerCapabilities
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -46,7 +46,7 @@ class EmbeddedPublisher:
         self._under_way: set[asyncio.Future[dict[int, PublishOutcome]]] = set()
         self._closed = False
 
-    async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+    async def publish(self, messages: Sequence[Sendable]) -> Mapping[int, PublishOutcome]:
         if self._closed:
             raise MisuseError("this publisher is closed")
         call = self._refusals.begin()
@@ -88,7 +88,7 @@ class EmbeddedPublisher:
             work.exception()  # looked at, also when the caller was cancelled
 
     def _publish(
-        self, connection: sqlite3.Connection, call: int, messages: Sequence[Message]
+        self, connection: sqlite3.Connection, call: int, messages: Sequence[Sendable]
     ) -> dict[int, PublishOutcome]:
         outcomes: dict[int, PublishOutcome] = {}
         try:
@@ -106,7 +106,7 @@ class EmbeddedPublisher:
         self,
         connection: sqlite3.Connection,
         call: int,
-        messages: Sequence[Message],
+        messages: Sequence[Sendable],
         outcomes: dict[int, PublishOutcome],
     ) -> None:
         shards: dict[str, Sequence[int]] = {}  # asked anew in each transaction: another process may have created one
@@ -142,7 +142,7 @@ class EmbeddedPublisher:
             return topics.create(connection, topic, self._options.partitions)
         return topics.shards_of(connection, topic)
 
-    def _refused(self, message: Message, shards: Sequence[int]) -> Rejected | None:
+    def _refused(self, message: Sendable, shards: Sequence[int]) -> Rejected | None:
         if not shards:
             return _unknown_topic(message.topic)
         limit = self._options.message_bytes_max

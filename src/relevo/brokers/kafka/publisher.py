@@ -27,8 +27,8 @@ from relevo.brokers.kafka.suspects import Suspects
 from relevo.brokers.refusals import BEHIND, Refusals
 from relevo.clients.confluent import confluent
 from relevo.errors import MisuseError
-from relevo.message import Message
 from relevo.outcome import Accepted, PublishOutcome, Unavailable, Unconfirmed
+from relevo.outgoing import Sendable
 
 log = logging.getLogger("relevo.brokers.kafka")
 
@@ -65,7 +65,7 @@ class KafkaPublisher:
         self._watcher: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+    async def publish(self, messages: Sequence[Sendable]) -> Mapping[int, PublishOutcome]:
         if self._closed:
             raise MisuseError("this publisher is closed")
         number = self._refusals.begin()
@@ -100,7 +100,7 @@ class KafkaPublisher:
         if not work.cancelled():
             work.exception()  # looked at, also when the caller was cancelled
 
-    async def _publish(self, number: int, messages: list[Message]) -> dict[int, PublishOutcome]:
+    async def _publish(self, number: int, messages: list[Sendable]) -> dict[int, PublishOutcome]:
         async with self._turn:
             topics = await self._topics.get({message.topic for message in messages})
             sender = await self._ready(topics)

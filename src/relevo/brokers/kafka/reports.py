@@ -11,8 +11,8 @@ from relevo.brokers.kafka.sender import Sender
 from relevo.brokers.kafka.sizes import record_bytes
 from relevo.brokers.kafka.suspects import Suspects
 from relevo.brokers.refusals import BEHIND
-from relevo.message import Message
 from relevo.outcome import PublishOutcome, Rejected, Unavailable, Unconfirmed
+from relevo.outgoing import Sendable
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Reports:
     suspects: Suspects
     source: bytes
 
-    async def outcome(self, sender: Sender, message: Message, name: str, reason: str) -> PublishOutcome:
+    async def outcome(self, sender: Sender, message: Sendable, name: str, reason: str) -> PublishOutcome:
         """The outcome of ``message``, whose report carried the error ``name``."""
         broken = sender.broken or BEHIND
         if name == "_PURGE_QUEUE":

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.clients.confluent import confluent, log, make
-from relevo.message import Message
 from relevo.outcome import PublishOutcome
+from relevo.outgoing import Sendable
 
 POLL_S: Final = 0.1
 
@@ -24,7 +24,7 @@ class Call:
 
     __slots__ = ("_expected", "_loop", "done", "failed", "messages", "number", "outcomes", "reported", "sender")
 
-    def __init__(self, number: int, messages: list[Message], sender: Sender) -> None:
+    def __init__(self, number: int, messages: list[Sendable], sender: Sender) -> None:
         self.number = number
         self.messages = messages
         self.sender = sender

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from relevo.message import Message
 from relevo.outcome import PublishOutcome, Rejected
+from relevo.outgoing import Sendable
 
 REMEMBERED_S: Final = 60.0
 """Then they have gone elsewhere (another relay, a person), and batches are filled again."""
@@ -28,11 +28,11 @@ class Suspects:
             self._ids.clear()
         return bool(self._ids)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Sendable) -> None:
         self._ids.add(message.event_id)
         self._until = time.monotonic() + REMEMBERED_S
 
-    def cleared(self, messages: Sequence[Message], outcomes: Mapping[int, PublishOutcome]) -> None:
+    def cleared(self, messages: Sequence[Sendable], outcomes: Mapping[int, PublishOutcome]) -> None:
         """Learn from the outcomes of a call; an index that is missing was accepted."""
         for index, message in enumerate(messages):
             if index not in outcomes or isinstance(outcomes[index], Rejected):

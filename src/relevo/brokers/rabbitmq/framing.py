@@ -14,6 +14,7 @@ from uuid import uuid4
 from relevo import wire
 from relevo.clients.aio_pika import properties
 from relevo.message import Message
+from relevo.outgoing import Sendable
 
 KEY: Final = "ce_partitionkey"
 TOMBSTONE: Final = "ce_tombstone"
@@ -23,7 +24,7 @@ _BINDING: Final = ("cloudEvents:", "cloudEvents_")
 """Prefixes of the CloudEvents binding for AMQP, which strangers may use."""
 
 
-def to_properties(message: Message, source: bytes) -> Any:
+def to_properties(message: Sendable, source: bytes) -> Any:
     headers: dict[str, Any] = {}
     for name, value in wire.encode(message, source):
         if name != "content-type":

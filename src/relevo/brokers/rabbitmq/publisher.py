@@ -13,8 +13,8 @@ from relevo.brokers.rabbitmq.link import Link
 from relevo.brokers.rabbitmq.options import SLOTS, RabbitOptions
 from relevo.brokers.rabbitmq.outcomes import OF_ONE, classify
 from relevo.errors import ConfigError, MisuseError, UnreachableError
-from relevo.message import Message
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable
+from relevo.outgoing import Sendable
 
 CAREFUL_FOR_S: Final = 60.0
 """After the server closed the channel on some message, messages go one by one for so long: then it is known which."""
@@ -38,7 +38,7 @@ class RabbitPublisher:
         self._careful_until = 0.0
         self._closed = False
 
-    async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+    async def publish(self, messages: Sequence[Sendable]) -> Mapping[int, PublishOutcome]:
         if self._closed:
             raise MisuseError("this publisher is closed")
         outcomes: dict[int, PublishOutcome] = {}
@@ -67,7 +67,7 @@ class RabbitPublisher:
         await self._link.aclose()
 
     async def _hand_over(
-        self, messages: Sequence[Message], outcomes: dict[int, PublishOutcome], tasks: dict[int, asyncio.Task[Any]]
+        self, messages: Sequence[Sendable], outcomes: dict[int, PublishOutcome], tasks: dict[int, asyncio.Task[Any]]
     ) -> int:
         """Start what can be sent; returns the number of the connection it went to."""
         loop = asyncio.get_running_loop()
@@ -130,7 +130,7 @@ class RabbitPublisher:
         if not task.cancelled() and task.exception() is None:
             self._link.last_sign = asyncio.get_running_loop().time()
 
-    async def _send(self, channel: Any, message: Message) -> None:
+    async def _send(self, channel: Any, message: Sendable) -> None:
         key = message.key
         slot = next(self._spread) % SLOTS if key is None else topology.slot_of(key)
         if message.kind == "command":
@@ -182,7 +182,7 @@ class RabbitPublisher:
     def _careful(self) -> bool:
         return self._careful_until > 0 and asyncio.get_running_loop().time() < self._careful_until
 
-    def _refused(self, message: Message, topic: PublishOutcome) -> PublishOutcome | None:
+    def _refused(self, message: Sendable, topic: PublishOutcome) -> PublishOutcome | None:
         if not isinstance(topic, Accepted):
             return topic
         limit = self._options.message_bytes_max

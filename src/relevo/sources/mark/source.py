@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
-from relevo.message import Message
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
 from relevo.script import Rows
 from relevo.sources.mark.floor import Floor
 from relevo.storage import marking
-from relevo.storage.rows import message_reader, stand_in
+from relevo.storage.rows import page_reader
 
 NOTHING = Taken((), (), (), exhausted=True)
 
@@ -37,7 +36,7 @@ class MarkSource:
         self._floor = Floor()
         self._horizon = 0
         self._empty = False
-        self._message = message_reader(database.dialect)
+        self._read = page_reader(database.dialect)
         self._fills_buckets = database.dialect == "sqlite"  # its view cannot compute SHA-256
 
     async def assign(self, lanes: Mapping[int, int]) -> None:
@@ -116,28 +115,12 @@ class MarkSource:
                 self._after = self._floor.seq
             return NOTHING
         seqs = [row[0] for row in rows]
-        messages, unreadable = self._messages(rows)
+        messages, unreadable = self._read(rows)
         taken = Taken(seqs, [row[1] for row in rows], messages, len(rows) < max_messages, unreadable)
         self._in_flight[id(taken)] = tuple(seqs)
         self._after = max(self._after, seqs[-1])
         self._floor.read(rows[0][-1], (seqs[0], *flying))
         return taken
-
-    def _messages(self, rows: Rows) -> tuple[list[Message], dict[int, str]]:
-        message = self._message
-        try:
-            return [message(row[2:]) for row in rows], {}
-        except (ValueError, TypeError):  # at least one row was written by hand, around every check
-            pass
-        messages: list[Message] = []
-        unreadable: dict[int, str] = {}
-        for index, row in enumerate(rows):
-            try:
-                messages.append(message(row[2:]))
-            except (ValueError, TypeError) as error:
-                unreadable[index] = f"the row with seq {row[0]} cannot be read: {error}"
-                messages.append(stand_in(row[0], row[2:]))
-        return messages, unreadable
 
     def _start_over(self) -> None:
         """Other lanes or topics than before: what was passed for them may be unsettled."""

@@ -6,6 +6,7 @@
 -- Up to `floor` everything is known to be settled or rolled back: without it each page would walk the dead index
 -- entries of all pages before it (measured: 57k rows/s at 20,000 rows fell to 22k at 200,000).
 -- The lanes are checked against their rows, so that a relay whose epochs are gone reads nothing.
+-- Id and time come as the text they have on the wire: the server writes it ten times as fast as Python would.
 with owned as materialized (
   select array_agg(l.lane is not null order by n.lane) as lanes
   from generate_series(0, :lane_count - 1) as n (lane)
@@ -25,8 +26,9 @@ with owned as materialized (
      and (select lanes from owned)[o.bucket % :lane_count + 1] and o.topic <> all(cast(:without as text[]))
    order by o.seq limit :messages_max)
 )
-select seq, (bucket % :lane_count)::integer, event_id, kind, topic, key, type, schema_version, aggregate_type,
-       aggregate_id, aggregate_version, payload, content_type, headers::text, created_at,
+select seq, (bucket % :lane_count)::integer,
+       topic, key, payload, textsend(event_id::text), textsend(btrim(to_json(created_at)::text, '"')), kind, type,
+       schema_version, content_type, aggregate_type, aggregate_id, aggregate_version, headers::text,
        (select pg_snapshot_xmin(pg_current_snapshot())::text::bigint)
 from (
   select page.*, sum(coalesce(octet_length(payload), 0)) over (order by seq rows unbounded preceding) as bytes
