@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 from relevo.errors import LostOwnershipError
-from relevo.policy import PROBE_BACKOFF
+from relevo.policy import Backoff
 from relevo.runtime.classify import is_transient
 
 log = logging.getLogger("relevo.relay")
 
+OUTAGE = Backoff(attempts=1, base=timedelta(milliseconds=100), cap=timedelta(seconds=2))
+"""Between tries while the database is away: every chore asks by itself, and messages need none of them."""
 TROUBLE_S = 30.0
 """How long to leave a chore alone that failed for another reason than an outage (a missing right)."""
 
@@ -28,7 +31,7 @@ async def keep_doing(name: str, turn: Callable[[], Awaitable[float]]) -> None:
             if isinstance(error, LostOwnershipError) or is_transient(error):
                 failures += 1
                 log.debug("%s: %s", name, error)
-                await asyncio.sleep(PROBE_BACKOFF.delay_s(failures))
+                await asyncio.sleep(OUTAGE.delay_s(failures))
                 continue
             wait_s = TROUBLE_S
             if str(error) != said:

@@ -15,6 +15,9 @@ from tests.support.ledger.account import Account, take_account
 from tests.support.ledger.child import Child
 from tests.support.ledger.tables import make_tables
 
+BATCH_MAX = 200
+"""Of the relays: what may be doubled on the wire when one is cut off from its broker."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -51,7 +54,7 @@ class LedgerRun:
         config.write_text(
             f'service = "ledger"\n[database]\nurl = "{plan.database}"\n[broker]\nurl = "{plan.broker}"\n'
             f"options = {{ {plan.broker_options} }}\n"
-            f"[relay]\nlease_s = {plan.lease_s}\nsend_timeout_s = {plan.lease_s / 3}\nbatch_max = 200\n"
+            f"[relay]\nlease_s = {plan.lease_s}\nsend_timeout_s = {plan.lease_s / 3}\nbatch_max = {BATCH_MAX}\n"
             f"[consumer]\nlease_s = {plan.lease_s}\nin_flight_max = 16\n"
         )
         self.settings = load(config, environ={})
@@ -61,17 +64,17 @@ class LedgerRun:
         python = sys.executable
         sizes = [str(plan.transactions), str(plan.accounts)]
         self.relays = [
-            self._child(f"relay{number}", [python, "-m", plan.relay_module, *common, "relay"])
+            self.child(f"relay{number}", [python, "-m", plan.relay_module, *common, "relay"])
             for number in range(plan.relays)
         ]
         self.consumers = [
-            self._child(
+            self.child(
                 f"consumer{number}", [python, "-m", "relevo", *common, "consume", "tests.support.ledger.app:books"]
             )
             for number in range(plan.consumers)
         ]
         self.writers = [
-            self._child(
+            self.child(
                 f"writer{number}",
                 [python, "-m", "tests.support.ledger.writer", plan.database, str(plan.seed * 100 + number), *sizes],
             )
@@ -83,7 +86,7 @@ class LedgerRun:
         for child in [*self.writers, *self.relays, *self.consumers]:
             child.end()
 
-    def _child(self, name: str, command: list[str]) -> Child:
+    def child(self, name: str, command: list[str]) -> Child:
         return Child(name, command, self.folder / f"{name}.log", self.plan.topic)
 
     def play(self, *, between: Callable[[int], None] = lambda kill: None) -> Account:

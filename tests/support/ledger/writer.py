@@ -2,7 +2,8 @@
 
 Each transaction changes one to three accounts, each with its event; 15 % are rolled back, some commit late while others
 go on. On PostgreSQL an event id of every rolled-back event is noted on a connection of its own, so that the ledger can
-say that none of them came out. With ``LEDGER_AFTER_S`` every event is a scheduled one, due so many seconds later.
+say that none of them came out. With ``LEDGER_AFTER_S`` every event is a scheduled one, due so many seconds later; with
+``LEDGER_PER_S`` it begins at most so many transactions a second.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.support.ledger.app import AccountChanged, begin, connect, execute, ou
 
 ROLLED_BACK = 0.15
 LATE = 0.05
+PER_S = float(os.environ.get("LEDGER_PER_S", "inf"))
 AFTER = timedelta(seconds=float(os.environ["LEDGER_AFTER_S"])) if "LEDGER_AFTER_S" in os.environ else None
 
 
@@ -24,7 +26,9 @@ def main(url: str, seed: int, transactions: int, accounts: int) -> None:
     chance = random.Random(seed)
     connection = connect(url)
     undone: list[str] = []
-    for _ in range(transactions):
+    began = time.monotonic()
+    for number in range(transactions):
+        time.sleep(max(0.0, began + number / PER_S - time.monotonic()))  # the workload: a steady load
         begin(connection)
         names = sorted(f"a{number}" for number in chance.sample(range(accounts), chance.choice((1, 1, 1, 2, 3))))
         ids = []

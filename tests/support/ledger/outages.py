@@ -1,0 +1,118 @@
+"""Ways for a broker to be away, and how an independent client finds out that it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.support.private_kafka import PrivateKafka
+from tests.support.private_rabbitmq import PrivateRabbitMQ
+
+EVERY_S = 0.05
+PATIENCE_S = 120.0
+
+
+@dataclass
+class Killed:
+    """SIGKILL, and a start when it is over. ``start`` waits for the server, so the probe runs beside it."""
+
+    server: PrivateKafka | PrivateRabbitMQ
+    topic: str
+
+    def away(self) -> None:
+        self.server.kill()
+
+    def back(self) -> float:
+        return served_again(self.server.start, self.server.url, self.topic)
+
+
+@dataclass
+class Frozen:
+    """SIGSTOP and SIGCONT: the server's kernel accepts connections, and nobody ever answers."""
+
+    server: PrivateKafka | PrivateRabbitMQ
+    topic: str
+
+    def away(self) -> None:
+        self.server.freeze()
+
+    def back(self) -> float:
+        return served_again(self.server.thaw, self.server.url, self.topic)
+
+
+@dataclass
+class Locked:
+    """A transaction of somebody else holds the embedded broker's file."""
+
+    path: Path
+    _holder: sqlite3.Connection | None = field(default=None, init=False)
+
+    def away(self) -> None:
+        self._holder = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        self._holder.execute("begin exclusive")
+
+    def back(self) -> float:
+        assert self._holder is not None
+        self._holder.execute("rollback")
+        self._holder.close()
+        return time.time()
+
+
+def served_again(start: Callable[[], None], url: str, topic: str) -> float:
+    """``start`` the server; the time at which a client of its own, which tries every 50 ms, was served by it."""
+    return asyncio.run(_served_again(start, url, topic))
+
+
+async def _served_again(start: Callable[[], None], url: str, topic: str) -> float:
+    serve = _produced if url.startswith("kafka") else _connected
+    serving = asyncio.create_task(serve(url, topic))
+    await asyncio.to_thread(start)
+    async with asyncio.timeout(PATIENCE_S):
+        return await serving
+
+
+async def _produced(url: str, topic: str) -> float:
+    """When a produce was confirmed: with librdkafka's own retries, at most 50 ms apart."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": urlsplit(url).netloc,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 50,
+            "retry.backoff.ms": 50,
+            "retry.backoff.max.ms": 50,
+            "linger.ms": 0,
+            "log_level": 0,
+        }
+    )
+    served: list[float] = []
+    producer.produce(topic, b"probe", on_delivery=lambda error, _: error or served.append(time.time()))
+    while not served:
+        await asyncio.to_thread(producer.poll, EVERY_S)
+    return served[0]
+
+
+async def _connected(url: str, topic: str) -> float:
+    """When a message to a queue of its own was confirmed."""
+    import aiormq
+
+    while True:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(2.0):
+                connection = await aiormq.connect(url)
+                try:
+                    channel = await connection.channel(publisher_confirms=True)
+                    queue = await channel.queue_declare(exclusive=True, auto_delete=True)
+                    await channel.basic_publish(b"probe", routing_key=str(queue.queue), mandatory=True)
+                    return time.time()
+                finally:
+                    await connection.close()
+        except (OSError, RuntimeError, aiormq.exceptions.AMQPError):
+            await asyncio.sleep(max(0.0, EVERY_S - (time.monotonic() - began)))
