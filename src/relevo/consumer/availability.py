@@ -11,6 +11,7 @@ from relevo.errors import RelevoError
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.database import Database
 from relevo.runtime.classify import is_transient
+from relevo.runtime.trouble import Trouble
 from relevo.script import Script
 from relevo.storage import inboxing
 
@@ -36,7 +37,17 @@ class Availability:
         self._is_up.set()
         self._failures = 0
         self._prober: asyncio.Task[None] | None = None
-        self.reason: str | None = None
+        self._trouble = Trouble()
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not available, while it is not."""
+        return self._trouble.reason
+
+    @property
+    def problem(self) -> str | None:
+        """The same with the time since when, for readiness."""
+        return self._trouble.text
 
     async def up(self) -> None:
         """Wait until the database is believed to answer."""
@@ -51,7 +62,7 @@ class Availability:
         if not self._is_up.is_set():
             return
         self._is_up.clear()
-        self.reason = reason
+        self._trouble.begin(reason)
         self._failures += 1
         log.warning(
             "consumer %s: the database is not available, so nothing is taken and no attempt is spent; it is probed and "
@@ -94,9 +105,9 @@ class Availability:
                 await self._database.run(inboxing.identity(), read_only=True)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is not back
                 self._failures += 1
-                self.reason = str(error)
+                self._trouble.begin(str(error))
                 continue
-            self.reason = None
+            self._trouble.end()
             self._is_up.set()
             log.info("consumer %s: the database answers again; going on", self._name)
             self._on_change(None)

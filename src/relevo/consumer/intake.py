@@ -14,6 +14,7 @@ from relevo.errors import ConfigError, UnreachableError
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Delivery, Subscription
 from relevo.runtime.probes import probe
+from relevo.runtime.trouble import Trouble
 
 log = logging.getLogger("relevo.consumer")
 
@@ -44,11 +45,16 @@ class Intake:
         self._alone = count()
         self._paused = False
         self._failures = 0
-        self.problem: str | None = None
+        self._trouble = Trouble()
 
     def __len__(self) -> int:
         """Messages in flight."""
         return len(self._items)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the broker gives nothing, and since when."""
+        return self._trouble.text
 
     async def run(self) -> None:
         """Take until the engine stops. Raises only for bugs: outages are waited out."""
@@ -139,12 +145,12 @@ class Intake:
             deliveries = await self._subscription.take(min(self._batch_max, max(1, room)), TAKE_S)
         except (UnreachableError, ConfigError) as error:
             self._failures += 1
-            if self.problem is None:
+            if self._trouble.begin(str(error)):
                 log.warning("consumer %s: the broker gives nothing (%s); trying again", self._shared.name, error)
-            self.problem = str(error)
             await self._shared.interrupt.sleep(PROBE_BACKOFF.delay_s(self._failures), lambda: False)
             return ()
-        self._failures, self.problem = 0, None
+        self._failures = 0
+        self._trouble.end()
         return deliveries
 
     async def _accept(self, deliveries: Sequence[Delivery]) -> None:
