@@ -19,7 +19,6 @@ import pytest
 from relevo.clients import sqlite as sqlite_client
 from relevo.clients.sqlite import sqlite_path
 from relevo.consumer.threads import HandlerThreads
-from relevo.runtime import clock as clocks
 from relevo.runtime.clock import Clock
 
 T = TypeVar("T")
@@ -83,7 +82,6 @@ def simulate(monkeypatch: pytest.MonkeyPatch, work: Callable[[SimulatedLoop], Co
 
     monkeypatch.setattr(sqlite_client, "connect", connect)
     monkeypatch.setattr(HandlerThreads, "run", at_once)
-    monkeypatch.setattr(clocks, "utc_now", loop.wall)
     try:
         return loop.run_until_complete(work(loop))
     finally:

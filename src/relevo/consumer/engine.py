@@ -31,6 +31,7 @@ from relevo.ids import uuid7
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Broker, Subscription
 from relevo.ports.database import Database
+from relevo.runtime.trouble import Trouble
 from relevo.settings import Settings
 from relevo.storage import holding, pausing, processes
 from relevo.storage.ready import ensure_ready
@@ -69,7 +70,8 @@ class ConsumerEngine:
         )
         self._intake: Intake | None = None
         self._drain: Drain | None = None
-        self._broker_problem: str | None = "not subscribed yet"
+        self._broker_trouble = Trouble()
+        self._broker_trouble.begin("not subscribed yet")
         self._lag: Mapping[str, int] = {}
         self._pauses = pausing.NONE
         self.started = asyncio.Event()
@@ -98,9 +100,9 @@ class ConsumerEngine:
     def health(self) -> ConsumerHealth:
         """From memory, at once."""
         problems = {}
-        if self._database.reason is not None:
-            problems["database"] = self._database.reason
-        broker = self._broker_problem or (self._intake.problem if self._intake else None)
+        if self._database.problem is not None:
+            problems["database"] = self._database.problem
+        broker = self._broker_trouble.text or (self._intake.problem if self._intake is not None else None)
         if broker is not None:
             problems["broker"] = broker
         detail = {
@@ -155,10 +157,10 @@ class ConsumerEngine:
                 failures += 1
                 if failures == 1:
                     log.warning("consumer %s: the broker does not answer (%s); trying again", self.consumer.name, error)
-                self._broker_problem = str(error)
+                self._broker_trouble.begin(str(error))
                 await self._interrupt.sleep(PROBE_BACKOFF.delay_s(failures), lambda: False)
                 continue
-            self._broker_problem = None
+            self._broker_trouble.end()
             return subscription
         return None
 

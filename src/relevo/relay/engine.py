@@ -30,6 +30,7 @@ from relevo.relay.sending import send
 from relevo.runtime.classify import is_transient
 from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.probes import probe
+from relevo.runtime.trouble import Trouble
 from relevo.settings import RelaySettings
 from relevo.signals import Wakeup
 from relevo.storage import marking
@@ -54,7 +55,7 @@ class RelayEngine:
     policy_of: Callable[[str], Policy]
     wake: Wakeup = field(default_factory=Wakeup)
     counters: Counters = field(default_factory=Counters)
-    unreachable: str | None = None
+    unreachable: Trouble = field(default_factory=Trouble)
     """Why the database cannot be worked with, while it cannot."""
     pauses: RelayPauses = field(default_factory=RelayPauses)
     clock: Clock = SYSTEM
@@ -86,7 +87,7 @@ class RelayEngine:
                 try:
                     await self._step(stop)
                     self._failures = 0
-                    self.unreachable = None
+                    self.unreachable.end()
                 except Exception as error:
                     if not is_transient(error):  # a deadlock is: whoever lost it tries again
                         raise
@@ -259,9 +260,8 @@ class RelayEngine:
 
     async def _step_back(self, error: Exception, stop: asyncio.Event) -> None:
         """The database does not answer: forget what is in flight (it is taken again), wait, try again."""
-        if self.unreachable is None:
+        if self.unreachable.begin(str(error)):
             log.warning("%s; waiting for it, nothing is lost", error)
-        self.unreachable = str(error)
         self._failures += 1
         for task in (self._settling, self._ahead):
             if task is not None:

@@ -26,6 +26,7 @@ from relevo.relay.mover import Mover
 from relevo.relay.ownership import Ownership
 from relevo.runtime.classify import is_transient
 from relevo.runtime.clock import SYSTEM, Clock
+from relevo.runtime.trouble import Trouble
 from relevo.settings import Settings, load
 from relevo.signals import subscribe
 from relevo.sources.mark.source import MarkSource
@@ -97,8 +98,8 @@ class Relay:
             f"destination {topic}": f"{entry.reason} (since {entry.since.isoformat(timespec='seconds')})"
             for topic, entry in engine.destinations.paused.items()
         }
-        if engine.unreachable is not None:
-            problems["database"] = engine.unreachable
+        if (database := engine.unreachable.text) is not None:
+            problems["database"] = database
         return RelayHealth(True, not problems, problems, self._detail())
 
     async def __aenter__(self) -> Relay:
@@ -154,6 +155,7 @@ class Relay:
             relay,
             lambda topic: policies.get(topic, default),
             wake=subscribe(),
+            unreachable=Trouble(self.clock),
             clock=self.clock,
         )
 
