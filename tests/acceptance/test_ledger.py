@@ -1,8 +1,8 @@
 """The ledger: real writers, relays and consumers, killed with SIGKILL at random, and the account at the end.
 
 ``make test`` runs a short form, ``make soak`` the full one; longer outages are in ``test_outages.py``. Every run prints
-its counts. One run has a relay that marks before the broker confirmed, and must fail: a ledger that cannot notice proves
-nothing.
+its counts. One run has a relay that marks before the broker confirmed, and must fail: a ledger that cannot notice
+proves nothing.
 """
 
 from __future__ import annotations
