@@ -40,6 +40,7 @@ def read(url: str, options: dict[str, Any], topic: str, enough: int, patience_s:
             while time.monotonic() < deadline:
                 deliveries = await subscription.take(1000, QUIET_S)
                 found.extend(delivery.message for delivery in deliveries)
+                await subscription.settle(deliveries)  # a queue gives only so many that are not
                 if not deliveries and len({message.event_id for message in found}) >= enough:
                     break
         finally:
