@@ -31,8 +31,8 @@ class Load:
     """``stock``: transactions of each writer before the relays start, to know the normal rate. Then ``per_s``
     transactions a second of each writer, all through an outage of ``seconds``, and ``around_s`` before and after it."""
 
-    stock: int = 3_000
-    per_s: float = 40.0
+    stock: int = 1_500
+    per_s: float = 25.0
     seconds: float = 120.0
     around_s: float = 15.0
 
@@ -63,6 +63,7 @@ class Figures:
 
     def check(self) -> None:
         assert self.account.holds, str(self)
+        assert len(self.wire.ids) == self.account.committed, str(self)
         assert self.account.attempts == 0, str(self)
         assert self.wire.repeats <= self.doubles_max, str(self)
         assert not self.wire.swapped, str(self)
@@ -114,7 +115,6 @@ def _play(run: LedgerRun, outage: Outage, load: Load, options: dict[str, Any]) -
     )
     account = take_account(database)
     wire = Wire.of(read(plan.broker, options, plan.topic, account.committed, patience_s=120))
-    assert len(wire.ids) == account.committed
     return Figures(
         account=account,
         backlog=waited,
