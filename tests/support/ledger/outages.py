@@ -92,7 +92,12 @@ async def _produced(url: str, topic: str) -> float:
         }
     )
     served: list[float] = []
-    producer.produce(topic, b"probe", on_delivery=lambda error, _: error or served.append(time.time()))
+
+    def reported(error: object, _: object) -> None:
+        if error is None:
+            served.append(time.time())
+
+    producer.produce(topic, b"probe", on_delivery=reported)
     while not served:
         await asyncio.to_thread(producer.poll, EVERY_S)
     return served[0]

@@ -1,0 +1,153 @@
+"""How long from the broker's return to the first event, and to the empty backlog?
+
+``python -m benchmarks.outage [--backlog 50000] [--away 20] [--runs 3] [--brokers kafka,rabbitmq]
+[--how killed,frozen]``: PostgreSQL, one relay with default settings, and a broker of the benchmark's own, which is killed
+(SIGKILL) or frozen (SIGSTOP) for that many seconds while the backlog is written, 1,000 keys, 300 bytes. It is back when
+another client, which tries every 50 ms, was served. The normal rate is the same relay's with an equal backlog and the
+broker there. Alternating runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+
+from benchmarks.measure import machine, spread, table
+from benchmarks.purge import relevo
+from relevo.brokers import broker_for
+from relevo.ops.migrate import migrate
+from relevo.settings import load
+from tests.support.ledger.outages import Frozen, Killed
+from tests.support.private_kafka import PrivateKafka, private_kafka
+from tests.support.private_rabbitmq import PrivateRabbitMQ, private_rabbitmq
+
+KEYS = 1_000
+PAYLOAD_BYTES = 300
+FILL = (
+    "insert into relevo_outbox (event_id, bucket, topic, key, type, payload) "
+    "select relevo_uuid7(), relevo_bucket_of(convert_to(k, 'UTF8'), null), %s, convert_to(k, 'UTF8'), "
+    "'bench.order.placed', convert_to(rpad('{\"order_id\": ' || i || ', \"note\": \"', %s - 2, 'y') || '\"}', 'UTF8') "
+    "from (select i, 'o' || i %% %s as k from generate_series(1, %s) as i) as made"
+)
+OPEN = "select count(*) from relevo_outbox where settled_at is null"
+SPAN = (
+    "select extract(epoch from min(settled_at))::float8, extract(epoch from max(settled_at))::float8 "
+    "from relevo_outbox where seq > %s"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds from the broker's return; events per second."""
+
+    first_s: float
+    empty_s: float
+    drain_rate: float
+    normal_rate: float
+
+
+def run(database: str, server: PrivateKafka | PrivateRabbitMQ, how: str, backlog: int, away_s: float) -> Result:
+    with _database(database) as url, tempfile.TemporaryDirectory() as folder:
+        topic = f"bench.{secrets.token_hex(4)}"
+        asyncio.run(_declare(server.url, topic))
+        config = Path(folder) / "relevo.toml"
+        config.write_text(f'[database]\nurl = "{url}"\n[broker]\nurl = "{server.url}"\n', "utf-8")
+        migrate(load(config, environ={}))
+        outage = (Killed if how == "killed" else Frozen)(server, topic)
+        with psycopg.connect(url, autocommit=True) as connection:
+            _fill(connection, topic, backlog)
+            with relevo(config, "relay"):
+                _empty(connection)
+                first, last = _span(connection, 0)
+                normal_rate = backlog / (last - first)
+                (before,) = connection.execute("select max(seq) from relevo_outbox").fetchone() or (0,)
+                outage.away()
+                _fill(connection, topic, backlog)
+                time.sleep(away_s)  # the outage
+                back_at = outage.back()
+                _empty(connection)
+                first, last = _span(connection, before)
+        return Result(first - back_at, last - back_at, backlog / (last - first), normal_rate)
+
+
+def _fill(connection: psycopg.Connection, topic: str, events: int) -> None:
+    connection.execute(FILL.encode(), (topic, PAYLOAD_BYTES, KEYS, events))
+
+
+def _empty(connection: psycopg.Connection) -> None:
+    while connection.execute(OPEN.encode()).fetchone() != (0,):
+        time.sleep(0.1)
+
+
+def _span(connection: psycopg.Connection, after: int) -> tuple[float, float]:
+    row = connection.execute(SPAN.encode(), (after,)).fetchone()
+    assert row is not None
+    return float(row[0]), float(row[1])
+
+
+async def _declare(url: str, topic: str) -> None:
+    """The topic, and a queue for it where the broker keeps nothing otherwise."""
+    broker = broker_for(url)
+    await broker.ensure_topics([topic])
+    if not broker.capabilities.keeps_history:
+        await (await broker.subscribe("bench", [topic])).aclose()
+
+
+@contextmanager
+def _database(server: str) -> Iterator[str]:
+    name = f"bench_outage_{secrets.token_hex(4)}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"create database {name}".encode())
+        try:
+            yield urlsplit(server)._replace(path=f"/{name}").geturl()
+        finally:
+            admin.execute(f"drop database {name} with (force)".encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--backlog", type=int, default=50_000)
+    parser.add_argument("--away", type=float, default=20.0)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--brokers", default="kafka,rabbitmq")
+    parser.add_argument("--how", default="killed,frozen")
+    arguments = parser.parse_args()
+    database = os.environ["RELEVO_TEST_POSTGRES_URL"]
+    print(f"machine: {machine()}")
+    cases = [(broker, how) for broker in arguments.brokers.split(",") for how in arguments.how.split(",")]
+    found: dict[tuple[str, str], list[Result]] = {case: [] for case in cases}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(arguments.runs):
+            for broker, how in cases if number % 2 == 0 else reversed(cases):
+                own = private_kafka if broker == "kafka" else private_rabbitmq
+                with own(Path(folder) / f"{broker}-{how}-{number}", 24_000 + secrets.randbelow(200) * 10) as server:
+                    result = run(database, server, how, arguments.backlog, arguments.away)
+                found[broker, how].append(result)
+                print(f"  run {number + 1} {broker} {how}: {result}", flush=True)
+    rows = [["broker", "first event s", "backlog empty s", "drain/s", "normal/s", "ratio of medians"]]
+    for (broker, how), results in found.items():
+        drain, normal = [each.drain_rate for each in results], [each.normal_rate for each in results]
+        rows.append(
+            [
+                *(f"{broker} {how}", spread([each.first_s for each in results], 2)),
+                *(spread([each.empty_s for each in results], 2), spread(drain), spread(normal)),
+                f"{statistics.median(drain) / statistics.median(normal):.2f}",
+            ]
+        )
+    print(f"\nbacklog {arguments.backlog:,}, away {arguments.away:.0f} s and the time to start\n" + table(rows))
+
+
+if __name__ == "__main__":
+    main()
