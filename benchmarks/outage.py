@@ -1,7 +1,7 @@
 """How long from the broker's return to the first event, and to the empty backlog?
 
 ``python -m benchmarks.outage [--backlog 50000] [--away 20] [--runs 3] [--brokers kafka,rabbitmq]
-[--how killed,frozen]``: PostgreSQL, one relay with default settings, and a broker of the benchmark's own, which is killed
+[--how killed,frozen]``: PostgreSQL, one relay with default settings, and a broker of the benchmark's own. It is killed
 (SIGKILL) or frozen (SIGSTOP) for that many seconds while the backlog is written, 1,000 keys, 300 bytes. It is back when
 another client, which tries every 50 ms, was served. The normal rate is the same relay's with an equal backlog and the
 broker there. Alternating runs.
