@@ -14,13 +14,13 @@ from relevo.brokers.rabbitmq.options import RabbitOptions
 from relevo.brokers.rabbitmq.shard import Shard
 from relevo.clients.aio_pika import close, connect, let_go, lost, place_of, settled_down
 from relevo.errors import ConfigError, MisuseError, RelevoError, UnreachableError
+from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Delivery
 
 log = logging.getLogger("relevo.brokers.rabbitmq")
 
 RPC_TIMEOUT_S: Final = 10.0
 REVOKE_TIMEOUT_S: Final = 30.0
-RECONNECT_MAX_S: Final = 1.0
 LOOK_EVERY_S: Final = 0.1
 """At a queue that will be ours and is still consumed by somebody else."""
 MISSING_EVERY_S: Final = 2.0
@@ -147,7 +147,7 @@ class RabbitSubscription:
     # -- the connection, kept ------------------------------------------------------------------------------------------
 
     async def _keep_going(self) -> None:
-        delay_s = 0.05
+        failures = 0
         while True:
             began = self._loop.time()
             try:
@@ -162,8 +162,8 @@ class RabbitSubscription:
                     log.warning("consumer %s: lost RabbitMQ (%s); reconnecting", self._consumer, type(error).__name__)
                 self._problem = self._away(error)
             self._lost()
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, RECONNECT_MAX_S) if self._loop.time() - began < 5 else 0.05
+            failures = failures + 1 if self._loop.time() - began < 5 else 1
+            await asyncio.sleep(PROBE_BACKOFF.delay_s(failures))
 
     async def _connect(self) -> None:
         connection = await connect(self._url, timeout_s=self._options.connect_timeout_s, name="relevo-consumer")
