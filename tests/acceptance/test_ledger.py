@@ -201,7 +201,7 @@ def _owners(database: str) -> int:
 
 
 @pytest.mark.xdist_group("heavy")
-def test_kafka_dies_in_the_middle(
+def test_kafka_stopped_in_the_middle(
     pg_database: str, own_kafka: PrivateKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """FAILURES rows 11, 16 (short form): Kafka is away under load for longer than a lease that runs out meanwhile."""
@@ -212,7 +212,7 @@ def test_kafka_dies_in_the_middle(
 
 
 @pytest.mark.xdist_group("heavy")
-def test_rabbitmq_dies_in_the_middle(
+def test_rabbitmq_stopped_in_the_middle(
     pg_database: str, own_rabbitmq: PrivateRabbitMQ, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """FAILURES rows 11, 16 (short form): RabbitMQ is away under load for longer than a lease, which ends meanwhile."""
