@@ -86,12 +86,15 @@ class EffectsSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class RetentionSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What becomes of settled messages, done by one relay for all. ``outbox_days``: how long they stay in the outbox
-    (0: for ever), ``then``: what follows. ``every_s``: how often relays purge (0: never, only ``relevo purge``).
-    ``batch`` and ``pause_s``: rows per transaction, and seconds between two. The inbox has
-    ``consumer.inbox_window_s``."""
+    (0: for ever), ``then``: what follows; ``partitions`` are cut every ``partition_days`` and dropped whole.
+    ``effects_days``: how long effects that are done are remembered (0: for ever). ``every_s``: how often relays purge
+    (0: never, only ``relevo purge``). ``batch`` and ``pause_s``: rows per transaction, and seconds between two. The
+    inbox has ``consumer.inbox_window_s``."""
 
     outbox_days: float = 7.0
-    then: Literal["delete", "archive"] = "delete"
+    then: Literal["delete", "archive", "partitions"] = "delete"
+    partition_days: float = 1.0
+    effects_days: float = 365.0
     every_s: float = 3600.0
     batch: int = 1000
     pause_s: float = 0.02
@@ -210,6 +213,8 @@ def check(settings: Settings, where: str = "the settings") -> Settings:
     ]
     for bad, message in problems:
         if bad:
+        (settings.retention.partition_days <= 0, "retention.partition_days must be above 0"),
+        (settings.retention.effects_days < 0, "retention.effects_days must not be below 0"),
             raise ConfigError(f"{where}: {message}")
     return settings
 

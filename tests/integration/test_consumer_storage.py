@@ -53,26 +53,6 @@ async def test_a_claim_is_exclusive_and_fenced_by_its_epoch(store: Store) -> Non
     await two.aclose()
 
 
-async def test_the_inbox_is_purged_in_bounded_batches_beyond_its_window(store: Store) -> None:
-    """FAILURES row 36, the statement: batches of the size asked for, nothing inside the window, nothing still held."""
-    database = database_for(store.settings)
-    messages = [order(number, "k") for number in range(7)]
-    for message in messages:
-        assert await database.run(inboxing.insert("billing", message.event_id))
-    kept = messages[0]
-    await database.run(
-        holding.hold(
-            key_id("consumer", "other", kept), kept, "s0", 0, state="parked", why=Why("r"), attempts=1, delay_s=None
-        )
-    )
-    store.do("update relevo_held_message set consumer = 'billing'")
-    assert await database.run(inboxing.purge(3600.0)) == 0
-    counts = [await database.run(inboxing.purge(-60.0, limit=4)) for _ in range(3)]
-    assert counts == [4, 2, 0]
-    assert await database.run(inboxing.find("billing", kept.event_id)) == "done"
-    await database.aclose()
-
-
 async def test_the_journal_tells_suspects_from_what_was_handed_back(store: Store) -> None:
     """A row of another owner is a suspect, unless the inbox has it or it was handed back; attempts stay known."""
     database = database_for(store.settings)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from relevo.clients import database_for
@@ -18,6 +19,7 @@ from relevo.ports.database import Database
 from relevo.script import Rows, Script, Statement
 from relevo.settings import ConsumerSettings, RetentionSettings, Settings
 from relevo.storage import duties
+from relevo.storage import purging as scripts
 from tests.support.relays import Store
 
 DAY = 86_400
@@ -142,6 +144,83 @@ async def test_the_inbox_outside_its_window_goes(store: Store, database: Databas
         ("mail", young),
         ("mail", foreign_young),
     }
+
+
+async def test_the_inbox_goes_in_bounded_batches(store: Store, database: Database) -> None:
+    """FAILURES row 36, the statement: batches of the size asked for, each walking on where the last one ended; nothing
+    inside the window, nothing still held."""
+    for number in range(7):
+        store.do(f"insert into relevo_inbox (consumer, event_id) values ('billing', '{UUID(int=number + 1)}')")
+    store.do(
+        "insert into relevo_held_message (side, consumer, topic, held_key, event_id, position, bucket, kind, type, "
+        "schema_version, content_type, created_at) select 'consumer', 'billing', 't', "
+        + ("'\\x01'" if store.is_postgres else "x'01'")
+        + f", event_id, 1, 1, 'event', 't', 1, 'x', processed_at from relevo_inbox where event_id = '{UUID(int=1)}'"
+    )
+    now_s, place = await database.run(scripts.now()), scripts.Place()
+    young = await database.run(scripts.inbox(database.dialect, "delete", "billing", now_s - 3600, place, 100))
+    assert (young.seen, young.gone) == (7, 0)
+    gone = []
+    for _ in range(3):
+        batch = await database.run(scripts.inbox(database.dialect, "delete", "billing", now_s + 60, place, 3))
+        place = batch.last
+        gone.append((batch.seen, batch.gone))
+    assert gone == [(3, 2), (3, 3), (1, 1)]
+    assert len(store.query("select 1 from relevo_inbox")) == 1
+
+
+async def test_effects_that_are_done_go_after_their_window(store: Store, database: Database) -> None:
+    """Only those that are done, and long ago: never pending, sent, unknown or failed ones, nor one whose message is
+    held somewhere. While a replay is under way or interrupted, none."""
+    states = ["pending", "sent", "done", "failed", "unknown", "done", "done"]
+    for number, state in enumerate(states):
+        store.do(
+            "insert into relevo_effect (name, key, idempotency_key, state, event_id) "
+            f"values ('charge', '{number}', '{uuid4()}', '{state}', '{UUID(int=number)}')"
+        )
+    age(store, "relevo_effect", "created_at", 400, "true")
+    age(store, "relevo_effect", "finished_at", 400, "key <> '5'")
+    age(store, "relevo_effect", "finished_at", 300, "key = '5'")
+    store.do(
+        "insert into relevo_held_message (side, consumer, topic, held_key, event_id, position, bucket, kind, type, "
+        "schema_version, content_type, created_at) select 'consumer', 'billing', 't', "
+        + ("'\\x01'" if store.is_postgres else "x'01'")
+        + ", event_id, 1, 1, 'event', 't', 1, 'x', created_at from relevo_effect where key = '6'"
+    )
+    settings = settings_of(store, batch=2)
+    store.do(f"insert into relevo_job (job_id, kind, state, actor) values ('{uuid4()}', 'replay', 'paused', 'me')")
+    assert (await purging.purge(database, settings, ["effects"], actor="me")).effects == 0
+    store.do("update relevo_job set state = 'done'")
+    assert (await purging.purge(database, settings_of(store, effects_days=0), actor="me")).effects == 0
+    assert (await purging.count(database, settings)).effects == 1
+    assert (await purging.purge(database, settings, actor="me")).effects == 1
+    left = [row[0] for row in store.query("select key from relevo_effect order by key")]
+    assert left == ["0", "1", "3", "4", "5", "6"]
+
+
+async def test_a_statement_that_takes_too_long_is_ended_and_the_batch_shrinks(pg_store: Store) -> None:
+    """FAILURES row 36: the server ends what takes a second; half as many rows are tried, until it fits. Rows that take
+    longer by themselves are an error, and nothing hangs."""
+    pg_store.do(
+        "create function slow() returns trigger language plpgsql as "
+        "$$ begin perform pg_sleep(0.15); return old; end $$;"
+        "create trigger slow before delete on relevo_outbox for each row execute function slow()"
+    )
+    an_outbox(pg_store)
+    database = database_for(pg_store.settings)
+    try:
+        done = await purging.purge(database, settings_of(pg_store, batch=20), ["outbox"], actor="me")
+        assert done.outbox == 25 and seqs(pg_store) == STAYS
+        pg_store.do(
+            "create or replace function slow() returns trigger language plpgsql as "
+            "$$ begin perform pg_sleep(60); return old; end $$"
+        )
+        age(pg_store, "relevo_outbox", "settled_at", 30, "seq = 21")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            await purging.purge(database, settings_of(pg_store, batch=4), ["outbox"], actor="me")
+        assert seqs(pg_store) == STAYS
+    finally:
+        await database.aclose()
 
 
 async def test_one_purges_at_a_time(store: Store, database: Database) -> None:

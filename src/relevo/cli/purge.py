@@ -14,15 +14,19 @@ from relevo.clients import database_for
 from relevo.ops import purge as purging
 from relevo.ops.acting import actor_of
 from relevo.ops.purge import PARTS, Part
-from relevo.ops.purge_report import PurgeReport
+from relevo.ops.purge_report import PartitionFate, PurgeReport
 from relevo.relay.purging import Purged
 from relevo.settings import Settings
 
 
 @click.command("purge")
 @click.option("--outbox", is_flag=True, help="Settled messages older than retention.outbox_days.")
+@click.option(
+    "--partitions", is_flag=True, help="The same, by whole partitions (PostgreSQL); closes one if it is time."
+)
 @click.option("--inbox", is_flag=True, help="Inbox rows older than consumer.inbox_window_s.")
 @click.option("--journal", is_flag=True, help="What consumer processes that died left behind.")
+@click.option("--effects", is_flag=True, help="Effects done longer than retention.effects_days ago.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; count exactly what would go.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--actor", help="Who does it; your user and host if not given.")
@@ -31,34 +35,43 @@ from relevo.settings import Settings
 def command(
     context: CliContext,
     outbox: bool,
+    partitions: bool,
     inbox: bool,
     journal: bool,
+    effects: bool,
     dry_run: bool,
     yes: bool,
     actor: str | None,
     output: Literal["table", "json", "jsonl"],
 ) -> None:
-    """Delete or archive what is old, as the relays do by themselves (retention.every_s): all of it, or the parts named.
+    """Delete, archive or drop what is old, as the relays do by themselves (retention.every_s): all, or the parts named.
 
     In small batches. What is unsettled, held, or needed by a replay stays, however old it is.
     """
     settings = context.settings()
-    chosen = {"outbox": outbox, "inbox": inbox, "journal": journal}
-    parts: Sequence[Part] = [part for part in PARTS if chosen[part]] or PARTS
+    named = {"outbox": outbox, "partitions": partitions, "inbox": inbox, "journal": journal, "effects": effects}
+    parts = purging.chosen(settings, [part for part in PARTS if named[part]])
+    then = "partitions" if "partitions" in parts else settings.retention.then
     if dry_run or not yes:
         found = asyncio.run(_count(settings, parts))
         if dry_run:
-            _show(found, settings, output, dry_run=True)
+            _show(found, then, output, dry_run=True)
             return
-        if not found.total:
+        if found.nothing:
             progress("nothing is old enough")
             return
-        verb = "Archive" if settings.retention.then == "archive" else "Delete"
-        click.confirm(f"{verb} {found.outbox:,} messages, delete {found.inbox:,} inbox rows?", abort=True, err=True)
-    _show(asyncio.run(_purge(settings, parts, actor or actor_of())), settings, output, dry_run=False)
+        click.confirm(_question(found, then), abort=True, err=True)
+    _show(asyncio.run(_purge(settings, parts, actor or actor_of())), then, output, dry_run=False)
 
 
-def _show(done: Purged, settings: Settings, output: Literal["table", "json", "jsonl"], *, dry_run: bool) -> None:
+def _question(found: Purged, then: str) -> str:
+    """What will be done, by its counts."""
+    verb = {"archive": "Archive", "partitions": "Drop partitions with"}.get(then, "Delete")
+    more = f", delete {found.inbox:,} inbox rows" + (f" and {found.effects:,} done effects" if found.effects else "")
+    return f"{verb} {found.outbox:,} messages{more}{', close a partition' if found.cut else ''}?"
+
+
+def _show(done: Purged, then: str, output: Literal["table", "json", "jsonl"], *, dry_run: bool) -> None:
     if output != "table":
         document(
             PurgeReport(
@@ -66,17 +79,26 @@ def _show(done: Purged, settings: Settings, output: Literal["table", "json", "js
                 outbox=done.outbox,
                 inbox=done.inbox,
                 journal=done.journal,
-                then=settings.retention.then,
+                effects=done.effects,
+                partitions=[PartitionFate(name=fate.name, rows=fate.rows, stays=fate.why) for fate in done.partitions],
+                cut=done.cut,
+                then=then,
             ),
             output,
         )
         return
     would = "would be " if dry_run else ""
-    verb = "archived" if settings.retention.then == "archive" else "deleted"
+    verb = {"archive": "archived", "partitions": "dropped"}.get(then, "deleted")
     click.echo(f"outbox   {done.outbox:,} {would}{verb}")
+    for fate in done.partitions:
+        fact = f"stays: it {fate.why}" if fate.why else f"{fate.rows:,} messages, {would}dropped"
+        click.echo(f"         {fate.name}  {fact}")
+    if done.cut:
+        click.echo(f"         a partition {'would be' if dry_run else 'was'} closed, and a new one begun")
     click.echo(f"inbox    {done.inbox:,} {would}deleted")
     if not dry_run:
         click.echo(f"journal  {done.journal:,} deleted")
+    click.echo(f"effects  {done.effects:,} {would}deleted")
 
 
 async def _count(settings: Settings, parts: Sequence[Part]) -> Purged:

@@ -69,6 +69,20 @@ def render(report: Status) -> RenderableType:
             for c in report.consumers
         ),
     )
+    parts += _table(
+        "partitions of the outbox",
+        ["name", "rows", "MB", "oldest", "state"],
+        (
+            [
+                p.name,
+                f"{p.rows:,}",
+                f"{p.size_bytes / 1e6:,.1f}",
+                "-" if p.oldest_age_s is None else duration(p.oldest_age_s),
+                "open" if p.open else "has pending messages" if p.unsettled else "closed",
+            ]
+            for p in report.partitions
+        ),
+    )
     parts += [f"[bold yellow]warning:[/] {escape(warning)}" for warning in report.warnings]
     return Group(*parts)
 

@@ -54,17 +54,23 @@ class PostgresDatabase:
         self._closed = False
         self.url = redact(settings.url)
 
-    async def run(self, script: Script[T], *, read_only: bool = False, idle_timeout_s: float | None = None) -> T:
+    async def run(
+        self,
+        script: Script[T],
+        *,
+        read_only: bool = False,
+        idle_timeout_s: float | None = None,
+        statement_timeout_s: float | None = None,
+    ) -> T:
+        bounds = _bounds(idle_timeout_s, statement_timeout_s)
         async with self._connection() as connection:
             try:
-                if read_only:
+                if read_only and not bounds:
                     return await arun(script, self._execute(connection))
                 async with connection.transaction():
-                    if idle_timeout_s is not None:
-                        await connection.execute(
-                            "select set_config('idle_in_transaction_session_timeout', %s, true)",
-                            (str(max(1, int(idle_timeout_s * 1000))),),
-                        )
+                    if bounds:
+                        calls = ", ".join(f"set_config('{name}', %s, true)" for name in bounds)
+                        await connection.execute(f"select {calls}".encode(), list(bounds.values()))
                     return await arun(script, self._execute(connection))
             except self._psycopg.Error as error:
                 raise self._explained(error) from error
@@ -138,6 +144,16 @@ class PostgresDatabase:
                     connection.pgconn.finish()
         primary = error.diag.message_primary or str(error).splitlines()[0] if str(error) else type(error).__name__
         return explain(sqlstate, redact(primary), self.url) or error
+
+
+def _bounds(idle_timeout_s: float | None, statement_timeout_s: float | None) -> dict[str, str]:
+    """Server settings for one transaction, in milliseconds."""
+    bounds: dict[str, str] = {}
+    if idle_timeout_s is not None:
+        bounds["idle_in_transaction_session_timeout"] = str(max(1, int(idle_timeout_s * 1000)))
+    if statement_timeout_s is not None:
+        bounds["statement_timeout"] = str(int(statement_timeout_s * 1000))
+    return bounds
 
 
 def _adapted(params: Mapping[str, Any]) -> Mapping[str, Any]:

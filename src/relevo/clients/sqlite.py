@@ -38,7 +38,14 @@ class SqliteDatabase:
         self._connection: sqlite3.Connection | None = None
         self.url = f"sqlite:///{self._path}"
 
-    async def run(self, script: Script[T], *, read_only: bool = False, idle_timeout_s: float | None = None) -> T:
+    async def run(
+        self,
+        script: Script[T],
+        *,
+        read_only: bool = False,
+        idle_timeout_s: float | None = None,
+        statement_timeout_s: float | None = None,
+    ) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, script, read_only)
 
     async def aclose(self) -> None:

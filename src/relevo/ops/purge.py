@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 from relevo.errors import LostOwnershipError
 from relevo.ports.database import Database
+from relevo.relay.partitions import PartitionPurge, refuse_without
 from relevo.relay.purging import Purge, Purged
 from relevo.runtime.clock import boottime_s
 from relevo.script import Script
@@ -16,27 +17,38 @@ from relevo.settings import Settings
 from relevo.storage import auditing, duties
 from relevo.storage.auditing import Act
 from relevo.storage.duties import Duty
+from relevo.storage.purging import Mode
 
-Part = Literal["outbox", "inbox", "journal"]
+Part = Literal["outbox", "partitions", "inbox", "journal", "effects"]
 PARTS: tuple[Part, ...] = get_args(Part)
 LEASE_S = 15.0
 
 
-async def count(database: Database, settings: Settings, parts: Sequence[Part] = PARTS) -> Purged:
+def chosen(settings: Settings, parts: Sequence[Part] = ()) -> Sequence[Part]:
+    """The parts meant by ``parts``, all if none. The outbox goes row by row or by partitions, as ``retention.then``
+    says; by partitions also when those are named."""
+    by_partitions = "partitions" in parts or settings.retention.then == "partitions"
+    left_out = "outbox" if by_partitions else "partitions"
+    named = set(parts or PARTS) | ({"partitions"} if by_partitions and "outbox" in parts else set())
+    return [part for part in PARTS if part in named and part != left_out]
+
+
+async def count(database: Database, settings: Settings, parts: Sequence[Part] = ()) -> Purged:
     """How much ``purge`` would remove now, exactly (the journal is not counted). Reads in batches, changes nothing."""
 
     async def between(done: Purged) -> None:
         pass
 
     done = Purged()
-    await _run(Purge(database, settings, "count", between, done), parts)
+    purge = Purge(database, settings, "count", between, done)
+    await _run(purge, PartitionPurge(purge), chosen(settings, parts))
     return done
 
 
 async def purge(
     database: Database,
     settings: Settings,
-    parts: Sequence[Part] = PARTS,
+    parts: Sequence[Part] = (),
     *,
     actor: str,
     report: Callable[[Purged], None] = lambda done: None,
@@ -44,8 +56,11 @@ async def purge(
     """Remove what retention says, one small transaction after the other, and record it in the audit.
 
     Interrupted, what is gone is gone and the rest waits for the next run. Raises ``LostOwnershipError`` while a relay
-    purges.
+    purges, ``ConfigError`` for partitions on SQLite.
     """
+    parts = chosen(settings, parts)
+    if "partitions" in parts:
+        refuse_without(database)
     holder = _Holder(database)
     done = Purged()
 
@@ -55,20 +70,34 @@ async def purge(
 
     await holder.keep()
     try:
-        await _run(Purge(database, settings, settings.retention.then, between, done), parts)
+        mode: Mode = "archive" if settings.retention.then == "archive" else "delete"
+        run = Purge(database, settings, mode, between, done)
+        await _run(run, PartitionPurge(run, lambda: holder.duty, actor), parts)
     finally:
         await database.run(_finish(holder.id, settings, parts, done, actor))
     return done
 
 
-async def _run(purge: Purge, parts: Sequence[Part]) -> None:
-    for part in PARTS:
-        if part in parts:
-            await getattr(purge, part)()
+async def _run(purge: Purge, partitions: PartitionPurge, parts: Sequence[Part]) -> None:
+    work = {
+        "outbox": purge.outbox,
+        "partitions": partitions.run,
+        "inbox": purge.inbox,
+        "journal": purge.journal,
+        "effects": purge.effects,
+    }
+    for part in parts:
+        await work[part]()
 
 
 def _finish(holder: UUID, settings: Settings, parts: Sequence[Part], done: Purged, actor: str) -> Script[None]:
-    detail = {"outbox": done.outbox, "inbox": done.inbox, "journal": done.journal, "then": settings.retention.then}
+    detail = {
+        "outbox": done.outbox,
+        "inbox": done.inbox,
+        "journal": done.journal,
+        "effects": done.effects,
+        "then": settings.retention.then,
+    }
     yield from auditing.record(Act("purge", actor, "", {"parts": list(parts)}), done.total, detail=detail)
     yield from duties.leave(holder)
 
@@ -79,14 +108,15 @@ class _Holder:
 
     database: Database
     id: UUID = field(default_factory=uuid4)
+    duty: Duty | None = None
     _renew_at: float = 0.0
 
     async def keep(self) -> None:
         if boottime_s() < self._renew_at:
             return
         self._renew_at = boottime_s() + LEASE_S / 3
-        duty: Duty | None = await self.database.run(duties.take(duties.PURGE, self.id, LEASE_S))
-        if duty is None:
+        self.duty = await self.database.run(duties.take(duties.PURGE, self.id, LEASE_S))
+        if self.duty is None:
             raise LostOwnershipError(
                 "another process is purging (a relay, by its schedule): nothing more was done here"
             )

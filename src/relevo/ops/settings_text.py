@@ -56,7 +56,11 @@ DESCRIPTIONS: Final = {
     "consumer.stop_timeout_s": "How long the first SIGTERM waits for the handlers that run, in seconds.",
     "consumer.handler_idle_timeout_s": "PostgreSQL ends a transaction of a handler that is idle for so long; 0: never.",
     "retention.outbox_days": "How long settled messages stay in the outbox, in days; 0: for ever.",
-    "retention.then": "What becomes of them: deleted, or moved to the table `relevo_archive`.",
+    "retention.then": "What becomes of them: deleted, moved to the table `relevo_archive`, or dropped with their whole "
+    "partition (PostgreSQL).",
+    "retention.partition_days": 'With `then = "partitions"`: how much one partition of the outbox covers, in days.',
+    "retention.effects_days": "How long effects that are done are remembered, in days; 0: for ever. What is replayed "
+    "later than that is done again.",
     "retention.every_s": "How often one of the relays purges, in seconds; 0: only `relevo purge` does.",
     "retention.batch": "Rows looked at by one transaction of a purge.",
     "retention.pause_s": "How long a purge rests between two transactions, in seconds.",

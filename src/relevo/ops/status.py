@@ -13,6 +13,7 @@ from relevo.ops.status_report import (
     Effects,
     Held,
     Lanes,
+    OutboxPartition,
     Paused,
     Pending,
     Relay,
@@ -23,7 +24,7 @@ from relevo.ops.status_report import (
 from relevo.ports.database import Database
 from relevo.script import Row, Rows, Script, Statement
 from relevo.settings import Settings
-from relevo.storage import effecting, pausing, processes
+from relevo.storage import effecting, partitioning, pausing, processes, purging
 from relevo.storage.migrating import code_version
 
 COUNT_CAP = 100_000
@@ -56,6 +57,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
     live = yield from processes.live()
     pauses = yield from pausing.load()
     effects = yield from effecting.counts()
+    partitions = yield from _partitions(catalog)
     transactions, hidden = yield from _transactions(catalog)
     report = Status(
         database=url,
@@ -75,6 +77,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
         warnings=[],
         effects=[Effects(name=row[0], state=row[1], count=row[2], oldest_age_s=row[3]) for row in effects],
         paused=[_paused(pause) for pause in pauses.all],
+        partitions=partitions,
     )
     return _with_warnings(report, live, hidden, meta)
 
@@ -90,6 +93,25 @@ def _meta(catalog: Catalog) -> Script[Row]:
             "Run: relevo migrate"
         )
     return rows[0]
+
+
+def _partitions(catalog: Catalog) -> Script[list[OutboxPartition]]:
+    if catalog.dialect != "postgresql":
+        return []
+    found = yield from partitioning.listed()
+    now_s = yield from purging.now()
+    return [
+        OutboxPartition(
+            name=each.name,
+            rows=each.rows,
+            size_bytes=each.size_bytes,
+            open=place >= len(found) - 2,
+            unsettled=each.unsettled,
+            oldest_age_s=None if each.first_created_s is None else now_s - each.first_created_s,
+        )
+        for place, each in enumerate(found)
+        if len(found) > 1
+    ]
 
 
 def _transactions(catalog: Catalog) -> Script[tuple[Rows, int]]:

@@ -115,6 +115,18 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
     oldest_age_s: float
 
 
+class OutboxPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of the outbox (PostgreSQL), once it was cut. ``rows``: an estimate. ``open``: it may still get rows.
+    ``oldest_age_s``: since its first message was written."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    open: bool
+    unsettled: bool
+    oldest_age_s: float | None
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Everything at one moment. ``warnings``: what a person should look at, in plain words."""
 
@@ -132,3 +144,4 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
     paused: list[Paused] = []
     effects: list[Effects] = []
+    partitions: list[OutboxPartition] = []

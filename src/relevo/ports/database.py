@@ -26,10 +26,18 @@ class Database(Protocol):
     def url(self) -> str:
         """For messages: without the password."""
 
-    async def run(self, script: Script[T], *, read_only: bool = False, idle_timeout_s: float | None = None) -> T:
+    async def run(
+        self,
+        script: Script[T],
+        *,
+        read_only: bool = False,
+        idle_timeout_s: float | None = None,
+        statement_timeout_s: float | None = None,
+    ) -> T:
         """Drive ``script`` in one transaction. ``read_only``: a single snapshotless read, no write lock on SQLite.
         ``idle_timeout_s``: when the server ends the session if this process freezes inside (PostgreSQL); 5 s if not
-        given."""
+        given. ``statement_timeout_s``: when it ends a statement (PostgreSQL: the driver's error, SQLSTATE 57014); 0:
+        never; not given: as the server is set."""
 
     async def aclose(self) -> None: ...
 

@@ -3,29 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
-from relevo.ports.database import Database
+from relevo.ports.database import Database, Dialect
+from relevo.runtime.classify import sqlstates
 from relevo.runtime.probes import probe
+from relevo.script import Script
 from relevo.settings import Settings
 from relevo.storage import journaling, processes, purging
 from relevo.storage.purging import Mode, Place
 
+T = TypeVar("T")
+
 DAY_S = 86_400.0
+STATEMENT_S = 1.0
+"""No statement of a purge takes longer on PostgreSQL: the server ends it, and the next batch is half as large."""
+_ENDED = "57014"  # query_canceled
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """Of one partition of the outbox. ``why`` it stays: empty when it goes, or went with its ``rows``."""
+
+    name: str
+    rows: int
+    why: str = ""
 
 
 @dataclass
 class Purged:
-    """Rows removed, or with ``mode="count"`` those that would be."""
+    """Rows removed, or with ``mode="count"`` those that would be; those of dropped partitions are in ``outbox`` too.
+    ``cut``: a partition was closed, or would be."""
 
     outbox: int = 0
     inbox: int = 0
     journal: int = 0
+    effects: int = 0
+    partitions: list[Fate] = field(default_factory=list)
+    cut: bool = False
 
     @property
     def total(self) -> int:
-        return self.outbox + self.inbox + self.journal
+        return self.outbox + self.inbox + self.journal + self.effects
+
+    @property
+    def nothing(self) -> bool:
+        return not self.total and not self.cut and all(fate.why for fate in self.partitions)
 
 
 @dataclass
@@ -37,55 +63,89 @@ class Purge:
     mode: Mode
     between: Callable[[Purged], Awaitable[None]]
     done: Purged
+    limit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limit = self.settings.retention.batch
 
     async def outbox(self) -> None:
         """Settled longer than ``retention.outbox_days`` ago."""
-        days = self.settings.retention.outbox_days
-        if not days:
-            return
-        before_s = await self.database.run(purging.now(), read_only=True) - days * DAY_S
-        after, over = -(2**63), False
-        while not over:
-            batch = await self.database.run(
-                purging.outbox(self.database.dialect, self.mode, before_s, after, self._limit),
-                read_only=self.mode == "count",
-            )
-            after, over = batch.last, batch.over
-            self.done.outbox += batch.gone
-            await self._next()
+        async for gone in self._walk(self.settings.retention.outbox_days, purging.outbox):
+            self.done.outbox += gone
+            await self.next()
 
     async def inbox(self) -> None:
         """Processed longer than ``consumer.inbox_window_s`` ago."""
-        now_s = await self.database.run(purging.now(), read_only=True)
-        before_s = now_s - self.settings.consumer.inbox_window_s
-        for consumer in await self.database.run(purging.consumers(), read_only=True):
-            place, seen = Place(), self._limit
-            while seen == self._limit:
-                batch = await self.database.run(
-                    purging.inbox(self.database.dialect, self.mode, consumer, before_s, place, self._limit),
-                    read_only=self.mode == "count",
-                )
-                seen = batch.seen
-                place = purging.past_the_young(batch.last, before_s, now_s)
-                self.done.inbox += batch.gone
-                await self._next()
+        before_s = await self.before(self.settings.consumer.inbox_window_s)
+        now_s = before_s + self.settings.consumer.inbox_window_s
+        for consumer in await self.batch(lambda limit: purging.consumers()):
+            place: Place | None = Place()
+            while place is not None:
+                place = await self._inbox(consumer, place, before_s, now_s)
+
+    async def _inbox(self, consumer: str, place: Place, before_s: float, now_s: float) -> Place | None:
+        """One batch of one consumer; returns where to go on, ``None`` at the end."""
+        asked = 0
+
+        def script(limit: int) -> Script[purging.InboxBatch]:
+            nonlocal asked
+            asked = limit
+            return purging.inbox(self.database.dialect, self.mode, consumer, before_s, place, limit)
+
+        batch = await self.batch(script)
+        self.done.inbox += batch.gone
+        await self.next()
+        return None if batch.seen < asked else purging.past_the_young(batch.last, before_s, now_s)
 
     async def journal(self) -> None:
         """What processes that died left behind, as old as the inbox's window."""
         if self.mode == "count":
             return
-        gone = self._limit
-        while gone == self._limit:
-            gone = await self.database.run(journaling.purge(self.settings.consumer.inbox_window_s, self._limit))
-            self.done.journal += gone
-            await self._next()
-        await self.database.run(processes.forget_dead())
+        gone = True
+        while gone:
+            removed = await self.batch(lambda limit: journaling.purge(self.settings.consumer.inbox_window_s, limit))
+            gone = removed > 0
+            self.done.journal += removed
+            await self.next()
+        await self.batch(lambda limit: processes.forget_dead())
 
-    @property
-    def _limit(self) -> int:
-        return self.settings.retention.batch
+    async def effects(self) -> None:
+        """Done longer than ``retention.effects_days`` ago; of those alone."""
+        async for gone in self._walk(self.settings.retention.effects_days, purging.effects):
+            self.done.effects += gone
+            await self.next()
 
-    async def _next(self) -> None:
+    async def _walk(
+        self, days: float, script: Callable[[Dialect, Mode, float, int, int], Script[purging.Batch]]
+    ) -> AsyncIterator[int]:
+        """Along a table by its number; yields how many went, batch by batch. 0 days: for ever."""
+        before_s = await self.before(days * DAY_S)
+        after, over = -(2**63), not days
+        while not over:
+            batch = await self.batch(partial(script, self.database.dialect, self.mode, before_s, after))
+            after, over = batch.last, batch.over
+            yield batch.gone
+
+    async def before(self, age_s: float) -> float:
+        """The moment ``age_s`` ago by the database's clock."""
+        return await self.batch(lambda limit: purging.now(), read_only=True) - age_s
+
+    async def batch(self, script: Callable[[int], Script[T]], *, read_only: bool = False) -> T:
+        """One transaction of at most ``limit`` rows. What the server ends for taking too long is tried again by half.
+
+        Raises as the database does, also when a single row takes too long.
+        """
+        while True:
+            try:
+                return await self.database.run(
+                    script(self.limit), read_only=read_only or self.mode == "count", statement_timeout_s=STATEMENT_S
+                )
+            except Exception as error:
+                if self.limit == 1 or _ENDED not in sqlstates(error):
+                    raise
+                self.limit = max(1, self.limit // 2)
+
+    async def next(self) -> None:
         probe("purge.batch")
         await self.between(self.done)
         if self.mode != "count":

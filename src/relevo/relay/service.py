@@ -24,6 +24,7 @@ from relevo.relay.engine import RelayEngine
 from relevo.relay.maintenance import Maintenance
 from relevo.relay.mover import Mover
 from relevo.relay.ownership import Ownership
+from relevo.relay.partitions import refuse_without
 from relevo.runtime.classify import is_transient
 from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.trouble import Trouble
@@ -125,6 +126,8 @@ class Relay:
             database = database_for(settings.database)
             stack.push_async_callback(database.aclose)
             await ensure_ready(database, settings)
+            if settings.retention.then == "partitions":
+                refuse_without(database)
             broker = broker_for(settings.broker.url, settings.broker.options)
             publisher = await broker.publisher(source=settings.source_uri, send_timeout_s=settings.relay.send_timeout_s)
             stack.push_async_callback(publisher.aclose)
@@ -168,7 +171,7 @@ class Relay:
     def _chores(self, engine: RelayEngine) -> dict[str, Callable[[], Awaitable[float]]]:
         """What runs beside the engine, by name."""
         lease_s = self.settings.relay.lease_s
-        care = Maintenance(engine.database, self.relay_id, self.settings, lease_s, self.clock)
+        care = Maintenance(engine.database, self.relay_id, self.settings, lease_s, self.clock, self.name)
         mover = Mover(engine.database, self.relay_id, lease_s, engine.wake.set, self.clock)
 
         async def look_at_pauses() -> float:

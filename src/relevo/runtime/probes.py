@@ -54,6 +54,7 @@ KNOWN = {
     "mover.inserted": "scheduled messages are in the outbox, not committed",
     "mover.committed": "scheduled messages were moved and committed",
 }
+    "purge.partition": "a partition of the outbox is cut or dropped, not committed",
 
 _SAID = {"kill": "SIGKILL", "freeze": "SIGSTOP", "cut": "CUT"}
 _DRAINING = ("relay.draining", "relay.drain_sent", "relay.drained")

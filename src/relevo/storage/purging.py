@@ -1,6 +1,7 @@
 """Scripts of retention: one bounded batch per call, each for a transaction of its own.
 
-Never touched: what is unsettled, what is held, what a job still needs (``{keep}``), and the inbox inside its window.
+Never touched: what is unsettled, what is held, what a job still needs (``{keep}``), the inbox inside its window, and
+effects that are not done.
 Batches walk a primary key and skip rows somebody else has locked, so no statement is long and none waits.
 """
 
@@ -62,6 +63,17 @@ def outbox(dialect: Dialect, mode: Mode, before_s: float, after: int, limit: int
         if mode == "archive":
             yield Statement("purge.archive", {"before_s": before_s, "after": after, "last": last})
         yield Statement("purge.delete", {"before_s": before_s, "after": after, "last": last})
+    return Batch(int(seen), int(gone), int(last or after), int(seen) < limit or bool(young))
+
+
+def effects(dialect: Dialect, mode: Mode, before_s: float, after: int, limit: int) -> Script[Batch]:
+    """As ``outbox``, for effects that were done before ``before_s``."""
+    params = {"before_s": before_s, "after": after, "limit": limit}
+    name = "purge.effects_count" if mode == "count" or dialect == "sqlite" else "purge.effects_delete"
+    rows = yield Statement(name, params)
+    last, seen, gone, young = rows[0]
+    if dialect == "sqlite" and mode != "count" and gone:
+        yield Statement("purge.effects_delete", {"before_s": before_s, "after": after, "last": last})
     return Batch(int(seen), int(gone), int(last or after), int(seen) < limit or bool(young))
 
 

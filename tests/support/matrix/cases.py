@@ -39,6 +39,8 @@ class Case:
         """Why this row cannot be, in words; ``None`` if it can."""
         if self.point not in called():
             return f"{self.point} is in probes.KNOWN, and nothing in src/ calls probe({self.point!r}) yet"
+        if self.point == "purge.partition" and self.stack == EMBEDDED:
+            return "SQLite has no partitions"
         if self.action == "cut" and self.stack == EMBEDDED:
             return "SQLite and the embedded broker are files: there is no connection to cut"
         if self.action == "freeze" and self.stack == EMBEDDED:

@@ -92,6 +92,25 @@ class PurgeScenario(Scenario):
         assert rows == sorted(self.system.query("select event_id from ledger_change"))
 
 
+class PartitionScenario(Scenario):
+    """The relay closes a partition and drops old ones all the time, beside writers."""
+
+    repeats = True
+    settings = '[retention]\nevery_s = 0.2\noutbox_days = 0.000001\nthen = "partitions"\npartition_days = 0.000001\n'
+    step_s = 4.0
+
+    def steps(self) -> Sequence[Callable[[], None]]:
+        """One partition after the other: only what has rows is closed."""
+        return [self.system.write] * 4
+
+    def check(self) -> None:
+        """What was written is in the outbox, or was dropped by a transaction that said so, and was published."""
+        counted = "select coalesce(sum(count), 0) from relevo_audit where action = 'purge.partition'"
+        dropped = int(self.system.query(counted)[0][0])
+        assert dropped + self.system.count("relevo_outbox") == self.system.count("ledger_change")
+        assert dropped > 0, "nothing was dropped"
+
+
 PARTS: dict[str, type[Scenario]] = {
     "relay": RelayScenario,
     "consumer": ConsumerScenario,
@@ -106,6 +125,7 @@ PARTS: dict[str, type[Scenario]] = {
 
 POINTS: dict[str, type[Scenario]] = {
     "relay.released": HandOverScenario,
+    "purge.partition": PartitionScenario,
     "consumer.stored": DurableScenario,
     "parked.published": PublishScenario,
     "parked.brought_back": BackScenario,
@@ -127,6 +147,7 @@ VISITS = {
     "consumer.drained": 2,
     "consumer.stored": 5,
     "purge.batch": 4,
+    "purge.partition": 4,
 }
 """Where something else than the first visit tells more: pages are in flight then."""
 

@@ -33,7 +33,11 @@ grant update (taken_at) on {journal} to :role;
 grant delete on {process} to :role;
 grant select, insert on {archive} to :role;
 grant select, insert, update on {duty} to :role;
-grant insert on {audit} to :role
+grant insert on {audit} to :role;
+grant select (job_id, kind, state) on {job} to :role;
+grant select, delete on {effect} to :role;
+grant execute on function {outbox_partitions}(), {cut_outbox}(integer, bigint), {prove_outbox_cut}(integer),
+  {drop_outbox_partition}(text, timestamptz, integer) to :role
 
 -- name: grants.consumer
 -- Inbox, journal and held keys; nothing of the outbox. A consumer that emits is a writer as well.
@@ -48,7 +52,7 @@ grant select on {pause}, {duty}, {keep}, {archive}, {archive_readable} to :role;
 grant insert, delete on {pause} to :role;
 grant select on {meta}, {migration}, {outbox}, {scheduled}, {lane}, {cursor}, {wal_position}, {process}, {destination},
   {held_key}, {held_message}, {inbox}, {journal}, {audit}, {job}, {outbox_readable}, {held_readable} to :role;
-grant execute on function {as_text}(bytea), {bucket_of}(bytea, uuid) to :role;
+grant execute on function {as_text}(bytea), {bucket_of}(bytea, uuid), {outbox_partitions}() to :role;
 grant update, delete on {held_key} to :role;
 grant insert, update, delete on {held_message} to :role;
 grant insert on {inbox}, {audit} to :role;

@@ -12,16 +12,6 @@ select outcome from {inbox}
 where consumer = cast(:consumer as text) and event_id = cast(:event_id as uuid)
   and generation = cast(:generation as integer);
 
--- name: inbox.purge
--- A bounded batch beyond the window. Skips what another purge holds; never the row of a message that is still held.
-delete from {inbox} where ctid = any (array(
-  select i.ctid from {inbox} i
-  where i.processed_at < clock_timestamp() - make_interval(secs => cast(:window_s as double precision))
-    and not exists (select from {held_message} m
-                    where m.side = 'consumer' and m.consumer = i.consumer and m.event_id = i.event_id)
-  limit cast(:limit as integer) for update of i skip locked))
-returning 1;
-
 -- name: inbox.bound_idle
 select set_config('idle_in_transaction_session_timeout', cast(:idle_ms as text), true);
 

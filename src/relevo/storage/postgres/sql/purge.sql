@@ -102,3 +102,34 @@ with page as materialized (
 )
 select cast((select event_id from last) as text), (select generation from last), count(*), (select count(*) from gone)
 from page;
+
+-- name: purge.effects_count
+-- Done long ago, of a message that is held nowhere; nothing at all while a replay runs or waits to go on, since it may
+-- record the same effects again.
+with page as materialized (
+  select state, event_id, created_at, finished_at, effect_id from {effect}
+  where effect_id > cast(:after as bigint) order by effect_id limit cast(:limit as integer)
+)
+select max(effect_id), count(*),
+       count(*) filter (where state = 'done' and finished_at < to_timestamp(cast(:before_s as double precision))
+         and not exists (select from {held_message} m where m.event_id = page.event_id)
+         and not exists (select from {job} j where j.kind = 'replay' and j.state in ('running', 'paused'))),
+       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+from page;
+
+-- name: purge.effects_delete
+with page as materialized (
+  select state, event_id, created_at, finished_at, effect_id from {effect}
+  where effect_id > cast(:after as bigint) order by effect_id limit cast(:limit as integer)
+), gone as (
+  delete from {effect}
+  where state = 'done' and finished_at < to_timestamp(cast(:before_s as double precision)) and effect_id = any (array(
+    select p.effect_id from page p
+    where p.state = 'done' and p.finished_at < to_timestamp(cast(:before_s as double precision))
+      and not exists (select from {held_message} m where m.event_id = p.event_id)
+      and not exists (select from {job} j where j.kind = 'replay' and j.state in ('running', 'paused'))))
+  returning 1
+)
+select max(effect_id), count(*), (select count(*) from gone),
+       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+from page;

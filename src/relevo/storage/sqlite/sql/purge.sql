@@ -63,3 +63,19 @@ where consumer = :consumer and (event_id, generation) > (:after, :generation)
   and (event_id, generation) <= (:last, :last_generation) and processed_at < :before_s * 1000
   and not exists (select 1 from {held_message} m
                   where m.side = 'consumer' and m.consumer = :consumer and m.event_id = {inbox}.event_id);
+
+-- name: purge.effects_count
+-- Done long ago, of a message that is held nowhere; nothing at all while a replay runs or waits to go on, since it may
+-- record the same effects again.
+select max(effect_id), count(*), coalesce(sum(state = 'done' and finished_at < :before_s * 1000
+         and not exists (select 1 from {held_message} m where m.event_id = page.event_id)
+         and not exists (select 1 from {job} j where j.kind = 'replay' and j.state in ('running', 'paused'))), 0),
+       coalesce(min(created_at) >= :before_s * 1000, 1)
+from (select effect_id, state, event_id, created_at, finished_at from {effect}
+      where effect_id > :after order by effect_id limit :limit) as page;
+
+-- name: purge.effects_delete
+delete from {effect}
+where effect_id > :after and effect_id <= :last and state = 'done' and finished_at < :before_s * 1000
+  and not exists (select 1 from {held_message} m where m.event_id = {effect}.event_id)
+  and not exists (select 1 from {job} j where j.kind = 'replay' and j.state in ('running', 'paused'));

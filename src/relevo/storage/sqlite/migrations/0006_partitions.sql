@@ -1,0 +1,1 @@
+-- Partitions are PostgreSQL's (docs/decisions/0007): there is nothing to do here, and the versions stay in step.
