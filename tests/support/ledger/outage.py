@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -82,9 +84,12 @@ def play(plan: Plan, folder: Path, outage: Outage, load: Load, options: dict[str
 
 def _play(run: LedgerRun, outage: Outage, load: Load, options: dict[str, Any]) -> Figures:
     plan, database = run.plan, run.plan.database
-    _write(run, "stock", load.stock)()
+    _operate(run, "pause")  # so that the relays have shared the lanes before they are measured
     for child in [*run.consumers, *run.relays]:
         child.start()
+    eventually_sync(lambda: _owners(database) == plan.relays, what="every relay has lanes", timeout_s=60)
+    _write(run, "stock", load.stock)()
+    _operate(run, "resume")
     _all_out(run)
     first, last, count = _settled(database, "1 = 1")
     normal_rate = count / max(last - first, 1e-3)
@@ -126,6 +131,21 @@ def _play(run: LedgerRun, outage: Outage, load: Load, options: dict[str, Any]) -
         wire=wire,
         doubles_max=plan.relays * BATCH_MAX,
     )
+
+
+def _operate(run: LedgerRun, verb: str) -> None:
+    command = [sys.executable, "-m", "relevo", "--config", str(run.folder / "relevo.toml"), verb]
+    why = ["--why", "stock"] if verb == "pause" else []
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
+    done = subprocess.run(
+        [*command, "destination", run.plan.topic, *why], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _owners(database: str) -> int:
+    with contextlib.closing(connect(database)) as connection:
+        return int(execute(connection, "select count(distinct holder) from relevo_lane")[0][0])
 
 
 def _write(run: LedgerRun, name: str, transactions: int, per_s: float | None = None) -> Callable[[], None]:
