@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -12,17 +12,20 @@ from uuid import UUID
 import pytest
 
 from relevo import Outbox
-from tests.faults.test_relay_processes import Relays
 from tests.support.events import OrderPlaced
+from tests.support.relay_processes import Relays
 from tests.support.relays import Store
+from tests.support.stacks import Stack
 from tests.support.waiting import eventually, eventually_sync
 
 outbox = Outbox()
 
 
 @pytest.fixture
-def relays(store: Store, tmp_path: Path) -> Iterator[Relays]:
-    started = Relays(store, tmp_path)
+async def relays(store: Store, tmp_path: Path) -> AsyncIterator[Relays]:
+    """On both databases, with the embedded broker and the topic of the event."""
+    started = Relays(Stack("embedded", store, f"embedded:{tmp_path / 'broker.db'}", topic="shop.order"), tmp_path)
+    await started.open()
     try:
         yield started
     finally:
@@ -42,7 +45,7 @@ async def test_a_message_due_after_a_crash_goes_out_once(relays: Relays, probe: 
     assert counts(store) == ((0, 3) if moved else (3, 0))
     relays.start()
     await eventually(lambda: counts(store) == (0, 3) and store.unsettled() == 0, what="the next relay sent them")
-    sent = [message.event_id for message in await relays.on_the_wire()]
+    sent = [message.event_id for message in await relays.on_the_wire(3)]
     assert sent == [ids[1], ids[2], ids[0]]
     in_outbox = store.query("select event_id from relevo_outbox order by seq")
     assert [UUID(str(row[0])) for row in in_outbox] == sent
@@ -62,7 +65,7 @@ async def test_not_before_its_time_and_not_if_cancelled(relays: Relays) -> None:
     relays.start()
     due = store.query("select min(due_at) from relevo_scheduled")[0][0]
     await eventually(lambda: counts(store) == (1, 1) and store.unsettled() == 0, what="the first was sent")
-    assert [message.event_id for message in await relays.on_the_wire()] == [soon]
+    assert [message.event_id for message in await relays.on_the_wire(1)] == [soon]
     assert store.query("select created_at from relevo_outbox")[0][0] >= due
 
 

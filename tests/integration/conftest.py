@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import consumers
 from tests.support.consuming import Consuming, open_consuming
 from tests.support.relays import Store, postgres_store, sqlite_store
 from tests.support.stacks import KAFKA, RABBITMQ, STACKS, Stack, build
@@ -41,3 +42,12 @@ def pg_stack(request: pytest.FixtureRequest, tmp_path: Path) -> Stack:
 async def consuming(request: pytest.FixtureRequest, tmp_path: Path) -> Consuming:
     """As ``stack``, open, with a consumer that the broker knows and a table for its effects."""
     return await open_consuming(request.param, tmp_path, request)
+
+
+@pytest.fixture(params=["batches", "one by one"])
+def batched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Consumers that handle several messages in one transaction, and consumers that never do: the effects are the same,
+    only a handler may run once more than its attempts say, for a transaction that was rolled back."""
+    together = request.param == "batches"
+    monkeypatch.setattr(consumers, "BATCH", 100 if together else 1)
+    return together
