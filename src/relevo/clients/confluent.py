@@ -17,12 +17,13 @@ _said: dict[str, float] = {}
 
 
 def _worth_saying(record: logging.LogRecord) -> bool:
-    """Remarks on the configuration repeat, for every client, that what we chose on purpose is unusual; and during an
-    outage every client says several times a second that it cannot connect. Once in half a minute is enough."""
+    """Remarks on the configuration repeat, for every client, that what we chose on purpose is unusual. A producer that
+    cannot go on (also: whose messages Relevo took back) is fatal to librdkafka; Relevo replaces it, and says so itself.
+    In an outage every client says several times a second that it cannot connect: once in half a minute is enough."""
     if log.isEnabledFor(logging.DEBUG):
         return True
     kind = record.getMessage().partition(" ")[0]
-    if kind == "CONFWARN":
+    if kind in ("CONFWARN", "FATAL"):
         return False
     now = time.monotonic()
     if now - _said.get(kind, -SAID_AGAIN_AFTER_S) < SAID_AGAIN_AFTER_S:
