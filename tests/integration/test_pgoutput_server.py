@@ -14,7 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from relevo.sources.wal.pgoutput import (
+from relevo.sources.wal.pgoutput import decode
+from relevo.sources.wal.protocol import (
     Begin,
     Commit,
     Decoded,
@@ -28,7 +29,6 @@ from relevo.sources.wal.pgoutput import (
     Type,
     Unchanged,
     Update,
-    decode,
 )
 from tests.support.pgoutput import encode
 from tests.support.private_postgres import PrivatePostgres, binaries, private_postgres

@@ -6,7 +6,7 @@ from struct import pack
 
 from hypothesis import strategies as st
 
-from relevo.sources.wal.pgoutput import (
+from relevo.sources.wal.protocol import (
     UNCHANGED,
     Begin,
     Column,

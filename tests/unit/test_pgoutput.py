@@ -10,16 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relevo.sources.wal.pgoutput import (
-    NOT_ASKED_FOR,
-    UNCHANGED,
-    Decoded,
-    DecodeError,
-    Insert,
-    Text,
-    Truncate,
-    decode,
-)
+from relevo.sources.wal.pgoutput import NOT_ASKED_FOR, decode
+from relevo.sources.wal.protocol import UNCHANGED, Decoded, DecodeError, Insert, Text, Truncate
 from tests.support.pgoutput import encode, messages
 
 KINDS = b"BCORYIUDTM"

@@ -13,6 +13,7 @@ from relevo.catalog import Catalog
 from relevo.clients import dialect_of
 from relevo.clients.texts import text_session
 from relevo.errors import CheckFailedError
+from relevo.ops import slot
 from relevo.settings import Settings
 from relevo.storage import migrating
 from relevo.storage.migrating import Migration
@@ -43,6 +44,8 @@ def migrate(
     migrating.check_source(catalog.dialect, settings.relay.source)
     with text_session(settings.database) as session:
         applied, moved_from = migrating.apply(session, catalog, settings.relay.source, report)
+    if settings.relay.source == "wal":
+        slot.create(settings)  # apart from the tables: a slot is made in a transaction that wrote nothing
     return Migrated(applied, version, moved_from)
 
 

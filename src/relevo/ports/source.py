@@ -11,10 +11,13 @@ from relevo.outgoing import Sendable
 
 @dataclass(frozen=True, slots=True)
 class SourceCapabilities:
-    """``lanes``: owned lane by lane, many relays at once. ``history``: settled messages can be read again."""
+    """``lanes``: owned lane by lane, many relays at once. ``history``: settled messages can be read again. ``leaves``:
+    what may not be sent can be left unsettled for as long as it takes. Without it ``without_topics`` is a wish: after a
+    while such messages are handed out all the same, to be held."""
 
     lanes: bool
     history: bool
+    leaves: bool = True
 
 
 @dataclass(frozen=True, slots=True)

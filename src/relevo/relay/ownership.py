@@ -57,7 +57,7 @@ class Ownership:
         renewed = await self._run(laning.renew(self._identity(), self.lanes, self.lease_s))
         self.living = renewed.living
         self._keep(renewed.kept, asked_at)
-        target = fair_share(self.relay_id, renewed.living, self.lane_count)
+        target = self.share()
         leaving = {lane for lane in self.lanes if lane not in target}
         if leaving != self.leaving:
             self.leaving = leaving
@@ -76,7 +76,15 @@ class Ownership:
     @property
     def complete(self) -> bool:
         """Whether this relay has exactly its share, so that the next tick need not come early."""
-        return not self.leaving and fair_share(self.relay_id, self.living, self.lane_count) == self.lanes.keys()
+        return not self.leaving and self.share() == self.lanes.keys()
+
+    def share(self) -> set[int]:
+        """The lanes this relay should have, as far as is known."""
+        return fair_share(self.relay_id, self.living, self.lane_count)
+
+    def reading(self) -> dict[int, int]:
+        """What the source is to read: ``working()``, unless it can only read all lanes at once."""
+        return self.working()
 
     def may_send(self, lanes: Iterable[int]) -> bool:
         """Whether every one of ``lanes`` is ours for at least the send time-out. Look at it before every send."""

@@ -27,11 +27,14 @@ class RelayPauses:
         self.keys = frozenset((topic, key) for consumer, topic, key in pauses.keys if not consumer)
         return True
 
-    def hold(self, verdict: Verdict, behind: Mapping[int, KeyName], held: Collection[KeyName]) -> None:
-        """Of the messages that were not sent, make the keys held that are paused and still live."""
-        if not self.keys:
+    def hold(
+        self, verdict: Verdict, behind: Mapping[int, KeyName], held: Collection[KeyName], aside: Collection[int] = ()
+    ) -> None:
+        """Of the messages that were not sent, make the keys held that are paused and still live, and those of
+        ``aside``: what the source cannot leave where it is."""
+        if not self.keys and not aside:
             return
         for index, name in behind.items():
-            if name in self.keys and name not in held:
+            if (name in self.keys or index in aside) and name not in held and name not in verdict.held:
                 verdict.dispositions[index] = Disposition("hold", REASON, PAUSED)
                 verdict.held.add(name)

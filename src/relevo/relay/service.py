@@ -14,24 +14,22 @@ from uuid import uuid4
 
 from relevo.brokers import broker_for
 from relevo.clients import database_for
-from relevo.errors import ConfigError, UnreachableError
+from relevo.errors import UnreachableError
 from relevo.policy import PROBE_BACKOFF, Policy
 from relevo.ports.broker import Publisher
 from relevo.ports.database import Database
-from relevo.ports.source import Source
 from relevo.relay.chores import keep_doing
 from relevo.relay.engine import RelayEngine
 from relevo.relay.maintenance import Maintenance
 from relevo.relay.mover import Mover
-from relevo.relay.ownership import Ownership
 from relevo.relay.partitions import refuse_without
+from relevo.relay.reading import reading
 from relevo.runtime.classify import is_transient
 from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.trouble import Trouble
 from relevo.settings import Settings, load
 from relevo.signals import subscribe
-from relevo.sources.mark.source import MarkSource
-from relevo.storage import duties, laning, pausing
+from relevo.storage import duties, pausing
 from relevo.storage.ready import ensure_ready
 
 log = logging.getLogger("relevo.relay")
@@ -133,18 +131,17 @@ class Relay:
             stack.push_async_callback(publisher.aclose)
             engine = await self._engine(database, publisher)
             stack.callback(engine.wake.close)
+            stack.push_async_callback(engine.source.aclose)
             yield engine
 
     async def _engine(self, database: Database, publisher: Publisher) -> RelayEngine:
-        relay = self.settings.relay
-        lane_count = await database.run(laning.lane_count(), read_only=True)
-        ownership = Ownership(
+        wake = subscribe()
+        source, ownership = await reading(
             database,
+            self.settings,
             self.relay_id,
             self.name,
-            lane_count,
-            relay.lease_s,
-            relay.send_timeout_s,
+            wake=wake.set,
             detail=self._detail,
             clock=self.clock,
         )
@@ -152,21 +149,15 @@ class Relay:
         default = Policy()
         return RelayEngine(
             database,
-            self._source(database, lane_count),
+            source,
             publisher,
             ownership,
-            relay,
+            self.settings.relay,
             lambda topic: policies.get(topic, default),
-            wake=subscribe(),
+            wake=wake,
             unreachable=Trouble(self.clock),
             clock=self.clock,
         )
-
-    def _source(self, database: Database, lane_count: int) -> Source:
-        relay = self.settings.relay
-        if relay.source != "mark":
-            raise ConfigError(f"relay.source = {relay.source!r} comes in a later version; this one reads with 'mark'")
-        return MarkSource(database, self.relay_id, lane_count, lease_s=relay.lease_s)
 
     def _chores(self, engine: RelayEngine) -> dict[str, Callable[[], Awaitable[float]]]:
         """What runs beside the engine, by name."""

@@ -1,0 +1,195 @@
+"""``relevo slot`` as functions: make, look at, recover and drop what the source ``wal`` needs on the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from typing import TypeVar
+
+from relevo.catalog import Catalog
+from relevo.clients import database_for, dialect_of
+from relevo.clients.replication import ReplicationConnection, ReplicationError
+from relevo.clients.texts import text_session
+from relevo.errors import CheckFailedError, ConfigError, SchemaError
+from relevo.ports.database import Database
+from relevo.settings import Settings
+from relevo.sources.wal.slots import publication_problem, room_problem, server_problem, slot_problem
+from relevo.storage import slotting, waling
+from relevo.storage.slotting import Listed
+from relevo.storage.waling import Position, lsn_text
+
+T = TypeVar("T")
+
+BATCH = 1000
+"""Rows per transaction when the table is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """``made``: by this call. ``copied``: messages taken over from the table, to be sent before anything newer."""
+
+    name: str
+    made: bool
+    position: Position
+    copied: int = 0
+
+    def __str__(self) -> str:
+        how = "made" if self.made else "there"
+        more = f"; {self.copied:,} messages of the table will be sent first" if self.copied else ""
+        return f"slot {self.name} is {how}, read up to {lsn_text(self.position.lsn)}{more}"
+
+
+def create(settings: Settings) -> SlotReport:
+    """Make publication, slot and position, whichever is missing. Blocks, also while transactions run that were there
+    before the slot. What stands unsettled in the table is taken over. Raises ``SchemaError`` in plain words."""
+    return _blocking(settings, lambda database: _create(database, settings))
+
+
+def recover(settings: Settings) -> SlotReport:
+    """Drop the slot, whatever state it is in, make a new one, and take over from the table what is not known to be
+    settled. Can be run again when it was interrupted."""
+
+    async def anew(database: Database) -> SlotReport:
+        name = await database.run(slotting.slot_name(), read_only=True)
+        await _refuse(database, name)
+        await database.run(slotting.forget(name))
+        await _drop(database, name)
+        return await _create(database, settings)
+
+    return _blocking(settings, anew)
+
+
+def drop(settings: Settings) -> bool:
+    """Drop slot, position and publication; whether there was a slot. A running reader is ended."""
+
+    async def away(database: Database) -> bool:
+        name = await database.run(slotting.slot_name(), read_only=True)
+        await database.run(slotting.forget(name))
+        gone = await _drop(database, name)
+        await database.run(slotting.drop_publication())
+        return gone
+
+    return _blocking(settings, away)
+
+
+def check(settings: Settings) -> SlotReport:
+    """What a relay would find at its start; raises ``CheckFailedError`` with what is wrong and what to do."""
+
+    async def look(database: Database) -> SlotReport:
+        name = await database.run(slotting.slot_name(), read_only=True)
+        server = await database.run(slotting.server(name), read_only=True)
+        slot = await database.run(slotting.find(name), read_only=True)
+        stored = await database.run(waling.stored(name), read_only=True)
+        problem = server_problem(server)
+        system = await _identify(settings) if problem is None else None
+        problem = problem or publication_problem(name, server) or slot_problem(name, server, slot, stored, system)
+        if problem is not None:
+            raise CheckFailedError(f"{database.url}: {problem}")
+        assert stored is not None
+        return SlotReport(name, False, stored.position)
+
+    return _blocking(settings, look)
+
+
+def listing(settings: Settings) -> tuple[str, list[Listed]]:
+    """The name of our slot, and every slot of this server that has our plugin."""
+
+    async def look(database: Database) -> tuple[str, list[Listed]]:
+        name = await database.run(slotting.slot_name(), read_only=True)
+        return name, await database.run(slotting.listing(), read_only=True)
+
+    return _blocking(settings, look)
+
+
+async def _create(database: Database, settings: Settings) -> SlotReport:
+    name = await database.run(slotting.slot_name(), read_only=True)
+    server = await _refuse(database, name)
+    if server.inserts is None:
+        text = (resources.files("relevo.storage") / "postgres" / "migrations" / "source_wal.sql").read_text("utf-8")
+        catalog = Catalog("postgresql", settings.database.schema, settings.database.prefix)
+        with text_session(settings.database) as session, session.transaction():
+            session.execute(catalog.fill(text))
+        server = await database.run(slotting.server(name), read_only=True)
+    problem = publication_problem(name, server)
+    slot = await database.run(slotting.find(name), read_only=True)
+    stored = await database.run(waling.stored(name), read_only=True)
+    system = await _identify(settings)
+    if problem is None and slot is not None and stored is not None:
+        problem = slot_problem(name, server, slot, stored, system)
+        if problem is None:
+            return SlotReport(name, False, stored.position)
+    if problem is None and slot is None:
+        problem = room_problem(server) or (slot_problem(name, server, None, stored, system) if stored else None)
+    if problem is not None:
+        raise SchemaError(f"{database.url}: {problem}")
+    if slot is None:
+        await database.run(slotting.create(name, server.version), read_only=True)
+        slot = await database.run(slotting.find(name), read_only=True)
+    if slot is None or slot.confirmed is None:
+        raise SchemaError(f"{database.url}: the slot {name} is being made or dropped by somebody else. Try again")
+    copied = await _take_over(database)
+    # The row comes last: with it readers may begin. A run that was cut off before it is simply run again.
+    await database.run(slotting.begin(name, system, slot.confirmed))
+    return SlotReport(name, True, Position(slot.confirmed), copied)
+
+
+async def _take_over(database: Database) -> int:
+    after, copied, count = -(2**63), 0, BATCH
+    while count == BATCH:
+        after, count = await database.run(slotting.recover(after, BATCH))
+        copied += count
+    return copied
+
+
+async def _refuse(database: Database, name: str) -> slotting.Server:
+    server = await database.run(slotting.server(name), read_only=True)
+    problem = server_problem(server)
+    if problem is None and server.table is None:
+        problem = "the outbox table is missing. Run: relevo migrate"
+    if problem is not None:
+        raise SchemaError(f"{database.url}: {problem}")
+    return server
+
+
+async def _drop(database: Database, name: str) -> bool:
+    """Whoever reads it cannot go on without the position row; end it rather than wait for it to notice."""
+    for _ in range(100):
+        slot = await database.run(slotting.find(name), read_only=True)
+        if slot is None or slot.active_pid is None:
+            break
+        await database.run(slotting.terminate(name))
+        await asyncio.sleep(0.1)
+    return await database.run(slotting.drop(name), read_only=True)
+
+
+async def _identify(settings: Settings) -> tuple[str, int]:
+    """(system identifier, timeline), over a replication connection: so that is tried as well."""
+    try:
+        connection = await ReplicationConnection.connect(settings.database)
+    except ReplicationError as error:
+        raise SchemaError(
+            f"a replication connection is refused ({error.sqlstate}: {error}). The role needs the REPLICATION right"
+        ) from error
+    try:
+        return await connection.identify()
+    finally:
+        connection.finish()
+
+
+def _blocking(settings: Settings, act: Callable[[Database], Awaitable[T]]) -> T:
+    """Run ``act`` on a connection of its own, in a thread, so that it also works below a running loop."""
+    if dialect_of(settings.database.url) != "postgresql":
+        raise ConfigError("replication slots are PostgreSQL's: database.url names another database")
+
+    async def run() -> T:
+        database = database_for(settings.database, connections_max=2)
+        try:
+            return await act(database)
+        finally:
+            await database.aclose()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, run()).result()
