@@ -22,9 +22,12 @@ ANSWER_BYTES_MAX: Final = 2_000
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
+    """``date``: what the receiver's clock showed, as it wrote it."""
+
     retry_after: str | None
     text: str
 
+    date: str | None = None
 
 def parse(url: str) -> SplitResult:
     """Raises ``ConfigError`` for what is no usable http(s) URL; it never repeats a password."""
@@ -57,7 +60,8 @@ def post(url: SplitResult, headers: Mapping[str, str], body: bytes, *, timeout_s
         text = b""
         with contextlib.suppress(OSError, http.client.HTTPException):  # the status has decided
             text = response.read(ANSWER_BYTES_MAX)
-        return Answer(response.status, response.getheader("retry-after"), text.decode("utf-8", "replace"))
+        header = response.getheader
+        return Answer(response.status, header("retry-after"), text.decode("utf-8", "replace"), header("date"))
     finally:
         connection.close()
 

@@ -117,7 +117,7 @@ def _judge(answer: Answer, attempt: int) -> dict[str, Any]:
     if status == 409 and attempt > 1:
         return {"status": status, "duplicate": True}
     if status in NOT_DONE:
-        raise NotDone(said, retry_after=_retry_after_s(answer.retry_after))
+        raise NotDone(said, retry_after=_retry_after_s(answer.retry_after, answer.date))
     if 300 <= status < 400:
         raise EffectRefused(f"{said} (redirects are not followed: give the final URL)")
     if status < 500:
@@ -125,17 +125,25 @@ def _judge(answer: Answer, attempt: int) -> dict[str, Any]:
     raise UnclearAnswerError(said)
 
 
-def _retry_after_s(value: str | None) -> float | None:
-    """``Retry-After``, seconds or a date, bounded."""
+def _retry_after_s(value: str | None, date: str | None) -> float | None:
+    """``Retry-After``, seconds or a date, bounded. A date is held against the receiver's own ``Date``: its clock and
+    ours may differ."""
     if value is None:
         return None
     value = value.strip()
     if value.isascii() and value.isdigit():
         return min(float(value[:9]), RETRY_AFTER_MAX_S)
     try:
-        then = email.utils.parsedate_to_datetime(value)
+        found = email.utils.parsedate_to_datetime(text)
     except (TypeError, ValueError):
         return None
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=UTC)
-    return min(max(0.0, (then - datetime.now(UTC)).total_seconds()), RETRY_AFTER_MAX_S)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    then, now = _moment(value), _moment(date)
+    if then is None:
+        return None
+    return min(max(0.0, (then - (now or datetime.now(UTC))).total_seconds()), RETRY_AFTER_MAX_S)
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from relevo.brokers.embedded import clock
 from relevo.brokers.embedded.file import writing
 
 
@@ -43,7 +43,7 @@ def look(
 ) -> View:
     """Renew ``member`` (or let it join), remove the dead, take what is free and due to us."""
     with writing(connection):
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms(connection)
         connection.execute(
             "insert into groups (group_name, epoch, created_ms) values (?, 0, ?) on conflict do nothing",
             (group, now_ms),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from relevo import wire
-from relevo.brokers.embedded import topics
+from relevo.brokers.embedded import clock, topics
 from relevo.brokers.embedded.file import BrokerFile, writing
 from relevo.brokers.embedded.options import EmbeddedOptions
 from relevo.brokers.murmur2 import partition_of
@@ -112,7 +111,7 @@ class EmbeddedPublisher:
         shards: dict[str, Sequence[int]] = {}  # asked anew in each transaction: another process may have created one
         ends: dict[int, int] = {}
         records: list[topics.Record] = []
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms(connection)
         refusals, source, encode, pack = self._refusals, self._source, wire.encode, _pack
         for index, message in enumerate(messages):
             topic, key = message.topic, message.key

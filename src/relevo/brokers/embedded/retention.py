@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from typing import Final
+
+from relevo.brokers.embedded.clock import now_ms
 
 PURGE_EVERY_S: Final = 60.0
 BATCH: Final = 500
@@ -21,7 +22,7 @@ having floor > s.first_position
 def purge(connection: sqlite3.Connection, retention_s: float, now_s: float | None = None) -> bool:
     """Remove up to ``BATCH`` records per shard that are older than ``retention_s`` *and* settled by every group that
     ever subscribed; whether there may be more. A group that nobody uses any more keeps its records."""
-    before_ms = int(((time.time() if now_s is None else now_s) - retention_s) * 1000)
+    before_ms = int((now_ms(connection) if now_s is None else now_s * 1000) - retention_s * 1000)
     more = False
     for shard_id, first, floor in connection.execute(_FLOORS).fetchall():
         rows = connection.execute(

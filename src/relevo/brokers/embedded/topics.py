@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterable, Sequence
 
+from relevo.brokers.embedded.clock import now_ms
 from relevo.message import check_name
 
 Record = tuple[int, int, bytes | None, bytes | None, bytes, int]
@@ -27,7 +27,7 @@ def create(connection: sqlite3.Connection, topic: str, partitions: int) -> Seque
     if found:
         return found
     check_name("topic", topic)
-    connection.execute("insert into topics (topic, created_ms) values (?, ?)", (topic, time.time_ns() // 1_000_000))
+    connection.execute("insert into topics (topic, created_ms) values (?, ?)", (topic, now_ms(connection)))
     connection.executemany(
         "insert into shards (topic, part) values (?, ?)", [(topic, part) for part in range(partitions)]
     )

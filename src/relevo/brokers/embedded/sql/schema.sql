@@ -35,7 +35,7 @@ create table members (
     member      text    not null,
     topics      text    not null,  -- JSON array
     joined      integer not null,
-    expires_ms  integer not null,  -- the machine's wall clock
+    expires_ms  integer not null,  -- by SQLite's clock on this machine
     primary key (group_name, member)
 ) strict;
 
