@@ -133,11 +133,6 @@ def _retry_after_s(value: str | None, date: str | None) -> float | None:
     value = value.strip()
     if value.isascii() and value.isdigit():
         return min(float(value[:9]), RETRY_AFTER_MAX_S)
-    try:
-        found = email.utils.parsedate_to_datetime(text)
-    except (TypeError, ValueError):
-        return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     then, now = _moment(value), _moment(date)
     if then is None:
         return None
@@ -147,3 +142,8 @@ def _retry_after_s(value: str | None, date: str | None) -> float | None:
 def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
+    try:
+        found = email.utils.parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
