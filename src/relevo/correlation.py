@@ -60,12 +60,14 @@ def using(
 
 
 @contextmanager
-def handling(message: Message, consumer: str | None = None) -> Iterator[Context]:
+def handling(message: Message | None, consumer: str | None = None) -> Iterator[Context]:
     """While ``message`` is handled: its correlation id (or its id, if it starts the story), and its id as the cause.
-    Nothing is inherited from outside."""
-    event_id = str(message.event_id)
-    story = message.headers.get(CORRELATION) or event_id
-    context = Context(story, event_id, message.headers.get(TRACEPARENT), consumer)
+    Nothing is inherited from outside. ``None``: several are handled at once, and none of them is the cause."""
+    context = Context(consumer=consumer)
+    if message is not None:
+        event_id = str(message.event_id)
+        story = message.headers.get(CORRELATION) or event_id
+        context = Context(story, event_id, message.headers.get(TRACEPARENT), consumer)
     token = _current.set(context)
     try:
         yield context

@@ -59,7 +59,9 @@ class RelaySettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Consumer processes. Durations in seconds. ``in_flight_max``: messages taken and not settled. ``threads`` and
+    """Consumer processes. Durations in seconds. ``in_flight_max``: messages taken and not settled. ``batch``:
+    messages handled in one transaction at most, rolled back and handled one by one when anything goes wrong; 1 switches
+    that off. ``threads`` and
     ``connections_max``: transactions at once, of plain and of ``async`` handlers; each has a database connection.
     ``handler_idle_timeout_s``: PostgreSQL ends a handler's transaction that is idle so long: a frozen process then does
     not keep its locks. 0 leaves it to the server, since a handler may wait for other things inside."""
@@ -67,6 +69,7 @@ class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     in_flight_max: int = 64
     connections_max: int = 10
     batch_max: int = 100
+    batch: int = 100
     threads: int = 8
     lease_s: float = 15.0
     inbox_window_s: float = 7 * 86_400.0
@@ -199,9 +202,12 @@ def check(settings: Settings, where: str = "the settings") -> Settings:
         ),
         (settings.consumer.in_flight_max < 1, "consumer.in_flight_max must be at least 1"),
         (settings.consumer.batch_max < 1, "consumer.batch_max must be at least 1"),
+        (settings.consumer.batch < 1, "consumer.batch must be at least 1"),
         (settings.consumer.connections_max < 1, "consumer.connections_max must be at least 1"),
         (settings.consumer.threads < 1, "consumer.threads must be at least 1"),
         (settings.retention.outbox_days < 0, "retention.outbox_days must not be below 0"),
+        (settings.retention.partition_days <= 0, "retention.partition_days must be above 0"),
+        (settings.retention.effects_days < 0, "retention.effects_days must not be below 0"),
         (settings.retention.every_s < 0, "retention.every_s must not be below 0"),
         (not 1 <= settings.retention.batch <= 10_000, "retention.batch must be from 1 to 10000"),
         (settings.retention.pause_s < 0, "retention.pause_s must not be below 0"),
@@ -213,8 +219,6 @@ def check(settings: Settings, where: str = "the settings") -> Settings:
     ]
     for bad, message in problems:
         if bad:
-        (settings.retention.partition_days <= 0, "retention.partition_days must be above 0"),
-        (settings.retention.effects_days < 0, "retention.effects_days must not be below 0"),
             raise ConfigError(f"{where}: {message}")
     return settings
 

@@ -10,6 +10,7 @@ from tests.support import consumers
 from tests.support.consuming import Consuming, open_consuming
 from tests.support.relays import Store, postgres_store, sqlite_store
 from tests.support.stacks import KAFKA, RABBITMQ, STACKS, Stack, build
+from tests.support.wal import wal, wal_server  # noqa: F401 - fixtures
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

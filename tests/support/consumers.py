@@ -24,6 +24,10 @@ FAST = Backoff(attempts=4, base=timedelta(milliseconds=5), cap=timedelta(millise
 """Retries in place, soon."""
 
 
+BATCH = 100
+"""``consumer.batch`` of the runners here; the fixture ``batched`` switches it off."""
+
+
 def order(
     number: int, key: str | None = "k", *, type: str = "shop.order.placed", payload: bytes | None = None
 ) -> Message:
@@ -39,7 +43,7 @@ def order(
 
 
 def settings_for(store: Store, **consumer: Any) -> Settings:
-    options: dict[str, Any] = {"lease_s": 2.0, "stop_timeout_s": 10.0, "threads": 4} | consumer
+    options: dict[str, Any] = {"lease_s": 2.0, "stop_timeout_s": 10.0, "threads": 4, "batch": BATCH} | consumer
     return Settings(database=store.settings, consumer=ConsumerSettings(**options))
 
 

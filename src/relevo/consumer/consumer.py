@@ -24,6 +24,9 @@ class Consumer:
     ``retry``, ``order``, ``on_rejected`` and ``inline_retry_s`` are defaults for its handlers. ``skip_types``: types or
     patterns without a handler that are passed over; any other type without a handler is parked, not lost. ``durable``:
     for slow handlers; a message is stored in the database and acknowledged, and handled from there, in the same order.
+    ``batch``: messages in one
+    transaction at most, as long as nothing goes wrong (``None``: as configured; 1: never). ``pipeline``: whether a batch
+    on psycopg sends statements without waiting for the answer to the one before.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class Consumer:
         skip_types: Sequence[str] = (),
         inline_retry_s: float = 2.0,
         durable: bool = False,
+        batch: int | None = None,
+        pipeline: bool = True,
     ) -> None:
         try:
             check_name("consumer name", name)
@@ -48,6 +53,8 @@ class Consumer:
             raise ConfigError(str(error)) from None
         if isinstance(topics, str) or not topics:
             raise ConfigError(f"consumer {name!r} wants a list of topics, at least one")
+        if batch is not None and batch < 1:
+            raise ConfigError(f"consumer {name!r}: batch is how many messages one transaction may have, 1 or more")
         if on_unknown != "park":
             raise ConfigError(f"consumer {name!r}: on_unknown is 'park'; name the types to pass over in skip_types=[…]")
         self.name = name
@@ -56,6 +63,8 @@ class Consumer:
         self.skip_types: tuple[str, ...] = tuple(skip_types)
         self.policy = Policy(retry or Backoff(), on_rejected, order, inline_retry_s)
         self.durable = durable
+        self.batch = batch
+        self.pipeline = pipeline
         self._handlers: list[Handler] = []
         if tx is not None:
             source_of(tx)  # refuses what nothing could come from
@@ -70,26 +79,75 @@ class Consumer:
         on_rejected: OnRejected | None = None,
         inline_retry_s: float | None = None,
         durable: bool | None = None,
+        outward: bool | None = None,
     ) -> Callable[[F], F]:
         """Declare the handler of a class (``@event`` or ``@command``), a type's name or a pattern (``"shop.order.*"``).
 
         A class is decoded; a name or pattern gets the raw ``Message`` as ``event.data``. The handler takes ``(event)``
-        or ``(event, tx)``; what ``tx`` is follows from its annotation. ``durable`` as for the consumer. Raises
-        ``ConfigError`` for what cannot work.
+        or ``(event, tx)``; what ``tx`` is follows from its annotation. ``durable`` as for the consumer. ``outward``: it
+        acts outside its transaction, so it never shares one with others, whose failure would make it act again; this is
+        what is assumed of a handler that takes no ``tx``. Raises ``ConfigError`` for what cannot work.
         """
         if on_replay not in ("skip", "apply"):
             raise ConfigError(f"on_replay is 'skip' or 'apply', not {on_replay!r}")
-        selector, data_type = _selected(what)
-        policy = Policy(
+        return self._declare(
+            what,
+            self._policy(retry, on_rejected, order, inline_retry_s),
+            on_replay,
+            durable=self.durable if durable is None else durable,
+            outward=outward,
+        )
+
+    def on_batch(
+        self,
+        what: type | str,
+        *,
+        retry: Backoff | None = None,
+        order: Order | None = None,
+        on_replay: OnReplay = "skip",
+        on_rejected: OnRejected | None = None,
+        inline_retry_s: float | None = None,
+    ) -> Callable[[F], F]:
+        """As ``on``, for a handler that takes a list of events, ``(events, tx)``: one type, new ones only, those of a
+        key in order, all in one transaction. Up to the consumer's ``batch`` of them, often one alone. When it raises,
+        everything is rolled back and the halves run by themselves, down to the one event that is at fault, which is
+        retried or parked like any other. Raises ``ConfigError`` for what cannot work.
+        """
+        if on_replay not in ("skip", "apply"):
+            raise ConfigError(f"on_replay is 'skip' or 'apply', not {on_replay!r}")
+        return self._declare(
+            what, self._policy(retry, on_rejected, order, inline_retry_s), on_replay, durable=False, takes_many=True
+        )
+
+    def _policy(
+        self,
+        retry: Backoff | None,
+        on_rejected: OnRejected | None,
+        order: Order | None,
+        inline_retry_s: float | None,
+    ) -> Policy:
+        return Policy(
             retry or self.policy.retry,
             on_rejected or self.policy.on_rejected,
             order or self.policy.order,
             self.policy.inline_retry_s if inline_retry_s is None else inline_retry_s,
         )
 
+    def _declare(
+        self,
+        what: type | str,
+        policy: Policy,
+        on_replay: OnReplay,
+        *,
+        durable: bool,
+        outward: bool | None = None,
+        takes_many: bool = False,
+    ) -> Callable[[F], F]:
+        selector, data_type = _selected(what)
+
         def declare(function: F) -> F:
             handler = read(
-                function, selector, data_type, policy, on_replay, self.durable if durable is None else durable
+                *(function, selector, data_type, policy, on_replay, durable), outward=outward, takes_many=takes_many
             )
             Routes(self.name, [*self._handlers, handler], self.skip_types)
             self._handlers.append(handler)

@@ -15,6 +15,7 @@ from uuid import UUID
 from relevo._version import __version__
 from relevo.catalog import Catalog
 from relevo.consumer.availability import Availability
+from relevo.consumer.batches import batches_of
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.drain import Drain
 from relevo.consumer.gate import Gate
@@ -169,12 +170,11 @@ class ConsumerEngine:
             self._pauses = await self._resources.database.run(pausing.load(), read_only=True)
         shared = self._shared()
         intake = self._intake = Intake(
-            shared,
-            subscription,
+            *(shared, subscription, batches_of(self.consumer, self._settings, shared, subscription)),
             in_flight_max=self._settings.in_flight_max,
             batch_max=self._settings.batch_max,
         )
-        drain = self._drain = Drain(shared, keys_max=max(1, self._settings.in_flight_max // 4))
+        drain = self._drain = Drain(shared, keys_max=max(1, min(16, self._settings.in_flight_max // 4)))
         revoke_s = self._settings.stop_timeout_s / 2
 
         async def on_revoke(shards: Sequence[str]) -> None:

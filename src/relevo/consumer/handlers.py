@@ -34,6 +34,10 @@ class Handler:
     kind: Kind | None
     durable: bool = False
     """Stored and acknowledged first, handled from the table."""
+    outward: bool = False
+    """Does something outside the transaction: never in one with others, which could roll it back."""
+    takes_many: bool = False
+    """Gets a list of events, declared by ``on_batch``."""
 
     @property
     def name(self) -> str:
@@ -53,6 +57,9 @@ def read(
     policy: Policy,
     on_replay: OnReplay,
     durable: bool = False,
+    *,
+    outward: bool | None = None,
+    takes_many: bool = False,
 ) -> Handler:
     """The handler of ``function``. Raises ``ConfigError`` for a signature that cannot work."""
     where = f"handler {getattr(function, '__qualname__', function)!r} of {selector!r}"
@@ -69,7 +76,11 @@ def read(
     is_async = inspect.iscoroutinefunction(target)
     wants_tx = len(positional) >= 2 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "tx")
     kind = _kind(target, positional[1], where, is_async) if wants_tx else None
-    return Handler(target, selector, data_type, policy, on_replay, is_async, wants_tx, kind, durable)
+    if outward is None:
+        outward = not wants_tx and not takes_many  # what else could it be there for
+    return Handler(
+        *(target, selector, data_type, policy, on_replay, is_async, wants_tx, kind, durable), outward, takes_many
+    )
 
 
 def _kind(function: Function, parameter: inspect.Parameter, where: str, is_async: bool) -> Kind | None:

@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import count
+from uuid import UUID
 
+from relevo.consumer.batches import Batches
 from relevo.consumer.keys import KeyQueues
 from relevo.consumer.messages import Item, Messages
 from relevo.consumer.shared import Shared
@@ -29,15 +31,25 @@ ROOM_S = 0.02
 class Intake:
     """``in_flight_max``: messages taken and not settled, over all keys; ``batch_max``: most per take."""
 
-    def __init__(self, shared: Shared, subscription: Subscription, *, in_flight_max: int, batch_max: int) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        subscription: Subscription,
+        batches: Batches | None = None,
+        *,
+        in_flight_max: int,
+        batch_max: int,
+    ) -> None:
         self._shared = shared
         self._subscription = subscription
         self._messages = Messages(shared, subscription)
         self._in_flight_max = in_flight_max
         self._batch_max = batch_max
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues: KeyQueues[Item] = KeyQueues(self._work, self._failed)
+        self._batches = batches
+        self._queues: KeyQueues[Item] = KeyQueues(self._work, self._failed, self._work_many, batches)
         self._items: set[Item] = set()
+        self._ids: set[UUID] = set()
         self._given_up: set[str] = set()
         """Shards taken away since the deliveries at hand were taken: what of them is no item yet must never run, or it
         would pass what was given back."""
@@ -175,8 +187,10 @@ class Intake:
                 before.suspect if before else False,
                 loop.create_future(),
                 revoked=delivery.shard in self._given_up,
+                single=message.event_id in self._ids,  # no message twice in one batch
             )
             self._items.add(item)
+            self._ids.add(message.event_id)
             self._queues.put(next(self._alone) if item.key.alone else (message.topic, message.key), item)
 
     async def _work(self, item: Item) -> None:
@@ -188,11 +202,36 @@ class Intake:
                 probe("consumer.settled")
             else:
                 await self._give_back([item.delivery])
-            self._items.discard(item)  # not when cancelled: `finish` gives those back
+            self._forget(item)  # not when cancelled: `finish` gives those back
         finally:
             if not item.done.done():
                 item.done.set_result(None)
             self._room.set()
+
+    async def _work_many(self, items: Sequence[Item]) -> Sequence[Item]:
+        assert self._batches is not None
+        over = items
+        try:
+            done, again = await self._batches.run(items)
+            if done:
+                for item in done:
+                    probe("consumer.committed")
+                    self._shared.journal.settled(item.delivery.message.event_id)
+                await self._subscription.settle([item.delivery for item in done])
+                for item in done:
+                    probe("consumer.settled")
+                    self._forget(item)
+            over = done
+            return again
+        finally:
+            for item in over:
+                if not item.done.done():
+                    item.done.set_result(None)
+            self._room.set()
+
+    def _forget(self, item: Item) -> None:
+        self._items.discard(item)
+        self._ids.discard(item.delivery.message.event_id)
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         owned = [delivery for delivery in deliveries if self._subscription.owns(delivery)]

@@ -1,30 +1,57 @@
-"""Scheduling by key: messages of one key one after the other, different keys side by side."""
+"""Scheduling by key: messages of one key one after the other, different keys side by side, or several in one batch."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 I = TypeVar("I")  # noqa: E741 - an item
+I_contra = TypeVar("I_contra", contravariant=True)
+
+
+class Grouping(Protocol[I_contra]):
+    """What may go together."""
+
+    def of(self, item: I_contra) -> Hashable | None:
+        """The items of one group may share a batch; ``None``: this one runs by itself."""
+
+    def fits(self, items: Sequence[I_contra], item: I_contra) -> bool:
+        """Whether ``item``, of the same group, may be added."""
+
+    def at_once(self, group: Hashable) -> int:
+        """Batches under way at once."""
 
 
 class KeyQueues(Generic[I]):
-    """One task per key that has something to do. ``work`` must not raise but for cancellation; an exception it lets
-    through is kept in ``failure`` and stops the engine. What waits is bounded by whoever calls ``put``."""
+    """``work`` takes one item, ``work_many`` a batch, of which it returns what has to run again, in its order. Neither
+    may raise but for cancellation; an exception goes to ``on_failure`` and stops the engine. What waits is bounded by
+    whoever calls ``put``. While a key's items are under way, no other of the key begins."""
 
-    def __init__(self, work: Callable[[I], Awaitable[None]], on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        work: Callable[[I], Awaitable[None]],
+        on_failure: Callable[[BaseException], None],
+        work_many: Callable[[Sequence[I]], Awaitable[Sequence[I]]] | None = None,
+        grouping: Grouping[I] | None = None,
+    ) -> None:
         self._work = work
+        self._work_many = work_many
+        self._grouping = grouping
         self._on_failure = on_failure
         self._queues: dict[Hashable, deque[I]] = {}
+        self._ready: dict[Hashable, None] = {}
+        """Keys with items of which none is under way, the longest waiting first."""
+        self._under_way: dict[Hashable, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
         self._drained = asyncio.Event()
         self._drained.set()
+        self._going = self._closed = False
 
     def put(self, key: Hashable, item: I) -> None:
-        """Queue an item behind those of its key."""
+        """Queue an item behind those of its key. It begins when the event loop is free: with what else was put."""
         self._count += 1
         self._drained.clear()
         queue = self._queues.get(key)
@@ -32,9 +59,7 @@ class KeyQueues(Generic[I]):
             queue.append(item)
             return
         self._queues[key] = deque([item])
-        task = asyncio.create_task(self._run(key))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._make_ready(key)
 
     def __len__(self) -> int:
         """Items queued or under way."""
@@ -45,27 +70,115 @@ class KeyQueues(Generic[I]):
         await self._drained.wait()
 
     async def cancel(self) -> None:
-        """Cancel what is under way and wait for it to end; what was queued is dropped."""
+        """Cancel what is under way and wait for it to end; what was queued is dropped. Nothing begins afterwards."""
+        self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._queues.clear()
+        self._ready.clear()
         self._count = 0
         self._drained.set()
 
-    async def _run(self, key: Hashable) -> None:
+    def _make_ready(self, key: Hashable) -> None:
+        self._ready[key] = None
+        if not self._going:
+            self._going = True
+            asyncio.get_running_loop().call_soon(self._go)
+
+    def _go(self) -> None:
+        """Start what may run now."""
+        self._going = False
+        if self._closed:
+            return
+        ready, self._ready = self._ready, {}
+        groups: dict[Hashable, deque[Hashable]] = {}
+        for key in ready:
+            group = None if self._grouping is None else self._grouping.of(self._queues[key][0])
+            if group is None:
+                self._start(self._run_one(key))
+            else:
+                groups.setdefault(group, deque()).append(key)
+        for group, keys in groups.items():
+            assert self._grouping is not None
+            while keys and self._under_way.get(group, 0) < self._grouping.at_once(group):
+                items, taken = self._form(group, keys)
+                if len(items) == 1:
+                    self._queues[taken[0]].appendleft(items[0])
+                    self._start(self._run_one(taken[0]))
+                else:
+                    self._under_way[group] = self._under_way.get(group, 0) + 1
+                    self._start(self._run_many(group, items, taken))
+            self._ready.update(dict.fromkeys(keys))
+
+    def _form(self, group: Hashable, keys: deque[Hashable]) -> tuple[list[I], list[Hashable]]:
+        """The next batch, and for each of its items the key. Keys of which nothing fits are left in ``keys``."""
+        assert self._grouping is not None
+        key = keys.popleft()
+        items, taken = [self._queues[key].popleft()], [key]
+        while True:
+            queue = self._queues[key]
+            while queue and self._grouping.of(queue[0]) == group and self._grouping.fits(items, queue[0]):
+                items.append(queue.popleft())
+                taken.append(key)
+            if not keys or not self._grouping.fits(items, self._queues[keys[0]][0]):
+                return items, taken
+            key = keys.popleft()
+
+    def _start(self, running: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(running)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run_one(self, key: Hashable) -> None:
+        """The first of a key, and those after it that run by themselves as well."""
         queue = self._queues[key]
         try:
-            while queue:
+            while True:
                 try:
                     await self._work(queue.popleft())
                 finally:
                     self._count -= 1
+                if not queue or (self._grouping is not None and self._grouping.of(queue[0]) is not None):
+                    break
+        except Exception as error:  # noqa: BLE001 - handed to the engine, which ends with it
+            self._drop(key)
+            self._on_failure(error)
+        except BaseException:
+            self._drop(key)
+            raise
+        self._free([key])
+
+    async def _run_many(self, group: Hashable, items: Sequence[I], keys: Sequence[Hashable]) -> None:
+        assert self._work_many is not None
+        again: set[int] = set()
+        try:
+            again = {id(item) for item in await self._work_many(items)}
         except Exception as error:  # noqa: BLE001 - handed to the engine, which ends with it
             self._on_failure(error)
         finally:
-            self._count -= len(queue)
-            del self._queues[key]
-            if self._count == 0:
-                self._drained.set()
+            self._under_way[group] -= 1
+            for item, key in zip(reversed(items), reversed(keys), strict=True):
+                if id(item) in again:
+                    self._queues[key].appendleft(item)
+                else:
+                    self._count -= 1
+            self._free(dict.fromkeys(keys))
+            if self._ready and not self._going:  # others of the group may have waited for its turn
+                self._going = True
+                asyncio.get_running_loop().call_soon(self._go)
+
+    def _drop(self, key: Hashable) -> None:
+        queue = self._queues[key]
+        self._count -= len(queue)
+        queue.clear()
+
+    def _free(self, keys: Sequence[Hashable] | dict[Hashable, None]) -> None:
+        for key in keys:
+            if self._queues[key]:
+                self._make_ready(key)
+            else:
+                del self._queues[key]
+        if self._count == 0:
+            self._drained.set()

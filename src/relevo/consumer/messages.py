@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass
 
 from relevo.consumer.handlers import Handler
@@ -35,6 +36,10 @@ class Item:
     revoked: bool = False
     counted: int = 0
     conflicts: int = 0
+    single: bool = False
+    """Runs by itself: not in a batch (any more)."""
+    most: int = sys.maxsize
+    """The largest batch it may be in, since larger ones failed."""
 
 
 class Messages:

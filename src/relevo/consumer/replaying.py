@@ -19,7 +19,7 @@ from relevo.consumer.runs import Result, Runs, Slots, follow
 from relevo.consumer.shared import CONFLICTS_MAX, unhandled, why
 from relevo.consumer.start import sources_of
 from relevo.consumer.threads import HandlerThreads
-from relevo.consumer.work import CALL, Steps
+from relevo.consumer.work import CALL, Done, Steps
 from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
 from relevo.errors import LostOwnershipError
 from relevo.message import Message
@@ -39,7 +39,7 @@ FENCE_S = 0.02
 HELD = "its key is held for another reason (waiting or parked): settle that first, then resume the replay"
 
 
-def repaired(consumer: str, key: KeyId, message: Message) -> Steps:
+def repaired(consumer: str, key: KeyId, message: Message) -> Steps[Done]:
     """The handler despite the inbox row. What an operator skipped or discarded stays so, and what still waits in its
     key's queue stays there."""
     held = yield Statement("held.lock_key", key.params())
@@ -54,7 +54,7 @@ def repaired(consumer: str, key: KeyId, message: Message) -> Steps:
     return "handled"
 
 
-def again(consumer: str, claim: Claimed | None, message: Message, generation: int, lease_s: float) -> Steps:
+def again(consumer: str, claim: Claimed | None, message: Message, generation: int, lease_s: float) -> Steps[Done]:
     """Once per generation. Whether the key is still ours is asked at the end, so that arrivals need not wait for a slow
     handler to queue behind."""
     found = yield from inboxing.find(consumer, message.event_id)
@@ -230,7 +230,7 @@ class Replayer:
                     outages += 1
                     await asyncio.sleep(PROBE_BACKOFF.delay_s(outages))
 
-    def _steps(self, key: KeyId, message: Message) -> Steps:
+    def _steps(self, key: KeyId, message: Message) -> Steps[Done]:
         if self._mode == "repair":
             return repaired(self._consumer.name, key, message)
         claim = None if key.alone else self._claims[key]

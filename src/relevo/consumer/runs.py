@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from relevo.catalog import Catalog
 from relevo.codec import UndecodableError
@@ -13,7 +14,7 @@ from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
 from relevo.consumer.threads import HandlerThreads
 from relevo.consumer.verdicts import Reject, Retry
-from relevo.consumer.work import Done, Job, Progress, Steps, arun, bounded, run
+from relevo.consumer.work import D, Done, Job, Progress, Steps, arun, bounded, run
 from relevo.decide import Decision, HandBack, Settle, decide
 from relevo.errors import LostOwnershipError
 from relevo.message import Message
@@ -83,25 +84,18 @@ class Runs:
         self._threads = threads
 
     async def once(
-        self, handler: Handler, message: Message, steps: Steps, attempt: int, *, replayed: bool = False
+        self, handler: Handler, message: Message, steps: Steps[Done], attempt: int, *, replayed: bool = False
     ) -> Result:
         """Decode, run ``steps`` with the handler in one transaction, classify."""
-        try:
-            data = handler.data_of(message)
-        except UndecodableError as error:
-            return RejectAsked(clean(f"the payload cannot be decoded: {error}"), "UndecodableError")
-        except Exception as error:  # noqa: BLE001 - a model's own validator may raise anything
-            error_type, text = describe(error)
-            return RejectAsked(clean(f"the payload cannot be decoded: {error_type}: {text}"), error_type)
-        event = Event.of(message, data, attempt=attempt, consumer=self._consumer, replayed=replayed)
-        job = Job(message, handler.function, event, handler.wants_tx)
-        transactions = self._transactions[handler]
-        if self._idle_ms and transactions.dialect == "postgresql":
-            steps = bounded(steps, self._idle_ms)
+        event = self.event_of(handler, message, attempt, replayed=replayed)
+        if isinstance(event, RejectAsked):
+            return event
+        given = [event] if handler.takes_many else event
+        cause = None if handler.takes_many else message
+        job = Job(cause, handler.function, given, handler.wants_tx, self._consumer)
         progress = Progress()
         try:
-            async with self._slots.of(transactions):
-                done = await self._drive(transactions, steps, job, progress)
+            done = await self.drive(self._transactions[handler], steps, job, progress)
         except Retry as asked:
             return RetryAsked(asked.after, clean(asked.reason))
         except Reject as asked:
@@ -109,8 +103,7 @@ class Runs:
         except LostOwnershipError:
             return Gone()
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if ours():
                 raise
             return Failed(*describe(error))  # something the handler awaited was cancelled, and not we
         except SystemExit as error:
@@ -124,9 +117,37 @@ class Runs:
                 return Duplicate()
         return Behind()
 
-    async def _drive(self, transactions: Transactions, steps: Steps, job: Job, progress: Progress) -> Done:
-        unit = transactions.unit()
-        if transactions.is_async:
-            return await arun(steps, unit, self._catalog, job, progress)
-        context = contextvars.copy_context()
-        return await self._threads.run(lambda: context.run(run, steps, unit, self._catalog, job, progress))
+    def event_of(
+        self, handler: Handler, message: Message, attempt: int, *, replayed: bool = False
+    ) -> Event[Any] | RejectAsked:
+        """What the handler gets, or why it cannot be read."""
+        try:
+            data = handler.data_of(message)
+        except UndecodableError as error:
+            return RejectAsked(clean(f"the payload cannot be decoded: {error}"), "UndecodableError")
+        except Exception as error:  # noqa: BLE001 - a model's own validator may raise anything
+            error_type, text = describe(error)
+            return RejectAsked(clean(f"the payload cannot be decoded: {error_type}: {text}"), error_type)
+        return Event.of(message, data, attempt=attempt, consumer=self._consumer, replayed=replayed)
+
+    def transactions_of(self, handler: Handler) -> Transactions:
+        return self._transactions[handler]
+
+    async def drive(
+        self, transactions: Transactions, steps: Steps[D], job: Job | None, progress: Progress, *, many: bool = False
+    ) -> D:
+        """``steps`` in one transaction, in a thread or on the loop, once there is room. Raises what goes wrong."""
+        if self._idle_ms and transactions.dialect == "postgresql":
+            steps = bounded(steps, self._idle_ms)
+        async with self._slots.of(transactions):
+            unit = transactions.unit(many=many)
+            if transactions.is_async:
+                return await arun(steps, unit, self._catalog, job, progress)
+            context = contextvars.copy_context()
+            return await self._threads.run(lambda: context.run(run, steps, unit, self._catalog, job, progress))
+
+
+def ours() -> bool:
+    """Whether the ``CancelledError`` just caught is meant for this task."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

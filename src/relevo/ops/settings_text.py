@@ -47,6 +47,7 @@ DESCRIPTIONS: Final = {
     "relay.stop_timeout_s": "How long the first SIGTERM waits for what is in flight, in seconds.",
     "consumer.in_flight_max": "Most messages taken and not yet settled by one process.",
     "consumer.connections_max": "Transactions of async handlers at once; each has a database connection of its own.",
+    "consumer.batch": "Most messages handled in one transaction, when all goes well; 1: each in its own.",
     "consumer.batch_max": "Most messages taken from the broker at once.",
     "consumer.threads": "Transactions of handlers that are plain functions at once, each in a thread of its own.",
     "consumer.lease_s": "How long a held key stays with a process that stopped answering, in seconds.",

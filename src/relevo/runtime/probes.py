@@ -53,8 +53,8 @@ KNOWN = {
     "purge.batch": "a batch of old rows is gone and committed",
     "mover.inserted": "scheduled messages are in the outbox, not committed",
     "mover.committed": "scheduled messages were moved and committed",
-}
     "purge.partition": "a partition of the outbox is cut or dropped, not committed",
+}
 
 _SAID = {"kill": "SIGKILL", "freeze": "SIGSTOP", "cut": "CUT"}
 _DRAINING = ("relay.draining", "relay.drain_sent", "relay.drained")

@@ -7,6 +7,7 @@ Every other change locks the row first; whatever empties the queue under that lo
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -91,6 +92,13 @@ def queued_behind(id: KeyId, message: Message, shard: str, position: int | None)
     if not rows:
         return None
     return (yield from _append(id, message, shard, position))
+
+
+def among(side: Side, consumer: str, keys: Collection[tuple[str, bytes]]) -> Script[set[tuple[str, bytes]]]:
+    """Those of ``keys`` (topic and key) that are held just now. Locks nothing."""
+    topics, names = [topic for topic, _ in keys], [key.hex() for _, key in keys]
+    rows = yield Statement("held.among", {"side": side, "consumer": consumer, "topics": topics, "keys": names})
+    return {(topic, bytes.fromhex(key)) for topic, key in rows}
 
 
 def hold(

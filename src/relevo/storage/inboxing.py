@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -28,9 +29,28 @@ def find(consumer: str, event_id: UUID, *, generation: int = 0) -> Script[str | 
     return rows[0][0] if rows else None
 
 
+def insert_many(consumer: str, event_ids: Sequence[str]) -> Script[set[str]]:
+    """As ``insert``, for several by one statement, in sorted order; returns those whose row is ours."""
+    rows = yield Statement("inbox.insert_many", {"consumer": consumer, "event_ids": sorted(event_ids)})
+    return {row[0] for row in rows}
+
+
 def forget_discarded(consumer: str, event_id: UUID) -> Script[None]:
     """A message that was given up comes back: forget that it was. One that was processed stays known."""
     yield Statement("dlq.forgotten", {"consumer": consumer, "event_id": str(event_id)})
+
+
+def find_many(consumer: str, event_ids: Sequence[str]) -> Script[set[str]]:
+    """Those of ``event_ids`` that the inbox knows."""
+    rows = yield Statement("inbox.find_many", {"consumer": consumer, "event_ids": list(event_ids)})
+    return {row[0] for row in rows}
+
+
+def take_back(consumer: str, event_ids: Sequence[str], *, xid: str | None = None) -> Script[None]:
+    """Remove rows that were written for messages which did not run after all: in this very transaction, or by the one
+    that PostgreSQL calls ``xid``, if it was committed."""
+    params = {"consumer": consumer, "event_ids": sorted(event_ids)}
+    yield Statement("inbox.take_back", params) if xid is None else Statement("inbox.undo", {**params, "xid": xid})
 
 
 def purge(window_s: float, limit: int = 1_000) -> Script[int]:

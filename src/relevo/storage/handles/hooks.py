@@ -60,6 +60,13 @@ def of_session(session: Session) -> Hooks:
     return found
 
 
+def refuse_forgotten(session: Session) -> None:
+    """Raise ``ForgottenAwaitError`` as its commit would."""
+    found = _sessions.get(session)
+    if found is not None:
+        found.refuse()
+
+
 def _before_commit(session: Session) -> None:
     _sessions[session].refuse()
 

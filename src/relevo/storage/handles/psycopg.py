@@ -47,7 +47,7 @@ class PsycopgHandle(CallerHandle):
         kind = ClientCursor if issubclass(self._connection.cursor_factory, ClientCursor) else Cursor
         with kind(self._connection, row_factory=tuple_row) as cursor:
             cursor.execute(_text(sql), params)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.description or _pending(self._connection, sql) else []
 
     @property
     def copies(self) -> bool:
@@ -87,7 +87,7 @@ class AsyncPsycopgHandle(CallerHandle):
         kind = AsyncClientCursor if issubclass(self._connection.cursor_factory, AsyncClientCursor) else AsyncCursor
         async with kind(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(_text(sql), params)
-            return await cursor.fetchall() if cursor.description else []
+            return await cursor.fetchall() if cursor.description or _pending(self._connection, sql) else []
 
     @property
     def copies(self) -> bool:
@@ -99,6 +99,17 @@ class AsyncPsycopgHandle(CallerHandle):
         async with AsyncCursor(self._connection) as cursor, cursor.copy(sql.encode()) as copy:
             for row in rows:
                 await copy.write_row(row)
+
+
+def _pending(connection: Connection[Any] | AsyncConnection[Any], sql: str) -> bool:
+    """In a pipeline the rows of a statement that has some are still to come; the others need not be waited for."""
+    return not _outside_pipeline(connection) and _gives_rows(sql)
+
+
+@cache
+def _gives_rows(sql: str) -> bool:
+    text = sql.lower()
+    return " returning " in f" {' '.join(text.split())} " or text.lstrip().startswith(("select", "with", "values"))
 
 
 def _outside_pipeline(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

@@ -10,7 +10,7 @@ from relevo.clients import dialect_of
 from relevo.errors import ConfigError, MissingExtraError
 from relevo.settings import DatabaseSettings
 from relevo.storage.transactions import kinds
-from relevo.storage.transactions.base import AbortedTransactionError, AsyncUnit, Transactions, Unit
+from relevo.storage.transactions.base import AbortedTransactionError, AsyncUnit, PipelineError, Transactions, Unit
 from relevo.storage.transactions.kinds import Kind
 from relevo.storage.transactions.lending import Lender, made, own, pooled
 
@@ -18,6 +18,7 @@ __all__ = [
     "AbortedTransactionError",
     "AsyncUnit",
     "Kind",
+    "PipelineError",
     "Transactions",
     "Unit",
     "default_kind",

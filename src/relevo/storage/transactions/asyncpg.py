@@ -23,11 +23,12 @@ class AsyncpgTransactions:
 
     dialect: Dialect = "postgresql"
     is_async = True
+    pipelines = False
 
     def __init__(self, lender: Lender) -> None:
         self._lender = lender
 
-    def unit(self) -> AsyncpgUnit:
+    def unit(self, *, many: bool = False) -> AsyncpgUnit:
         return AsyncpgUnit(self._lender)
 
     async def aclose(self) -> None:
@@ -72,6 +73,11 @@ class AsyncpgUnit:
 
     async def leave(self) -> None:
         still_open(self._connection)
+
+    async def pipeline(self) -> None:
+        """asyncpg has none."""
+
+    async def sync(self) -> None: ...
 
     async def commit(self) -> None:
         assert self._connection is not None

@@ -25,11 +25,17 @@ class AbortedTransactionError(RelevoError):
     committed. Put a savepoint (begin_nested(), conn.transaction()) around what may fail."""
 
 
-class Unit(Protocol):
-    """One transaction for one message, on a connection that nobody else uses meanwhile. Blocking; used by one thread.
+class PipelineError(RelevoError):
+    """The handler asked for a result that a pipeline does not have yet, and that a coroutine cannot wait for here. It
+    runs again without a pipeline."""
 
-    Order of calls: ``begin``, any ``execute``, at most once ``enter`` … ``leave``, then ``commit`` or ``rollback``,
-    then ``close``. After any error only ``rollback`` and ``close`` follow, and neither raises.
+
+class Unit(Protocol):
+    """One transaction, on a connection that nobody else uses meanwhile. Blocking; used by one thread.
+
+    Order of calls: ``begin``, any ``execute``, ``enter`` … ``leave`` for each handler, perhaps between ``pipeline`` and
+    ``sync``, then ``commit`` or ``rollback``, then ``close``. After any error only ``rollback`` and ``close`` follow,
+    and neither raises.
     """
 
     def begin(self) -> None:
@@ -44,6 +50,12 @@ class Unit(Protocol):
     def leave(self) -> None:
         """Flush. Raises ``MisuseError`` if the handler ended the transaction, ``AbortedTransactionError`` if the
         database did."""
+
+    def pipeline(self) -> None:
+        """From here on, statements whose results nobody reads go out without waiting, if the driver can do that."""
+
+    def sync(self) -> None:
+        """Wait for all of them. Raises the error of any; and ``PipelineError`` as ``Transactions.pipelines`` says."""
 
     def commit(self) -> None: ...
 
@@ -68,6 +80,8 @@ class AsyncUnit(Protocol):
     async def execute(self, sql: str, params: Mapping[str, Any]) -> Rows: ...
     async def enter(self) -> object: ...
     async def leave(self) -> None: ...
+    async def pipeline(self) -> None: ...
+    async def sync(self) -> None: ...
     async def commit(self) -> None: ...
     async def rollback(self) -> None: ...
     async def close(self) -> None: ...
@@ -87,8 +101,13 @@ class Transactions(Protocol):
     def is_async(self) -> bool:
         """Whether ``unit`` makes ``AsyncUnit``s."""
 
-    def unit(self) -> Any:
-        """A ``Unit`` or an ``AsyncUnit``."""
+    @property
+    def pipelines(self) -> bool:
+        """Whether units have a pipeline. In one, an error may surface later, and what an asynchronous handler cannot
+        be told in time (``cursor.rowcount`` before a fetch) ends the run with ``PipelineError``."""
+
+    def unit(self, *, many: bool = False) -> Any:
+        """A ``Unit`` or an ``AsyncUnit``. ``many``: for more than one handler."""
 
     async def aclose(self) -> None:
         """Close the connections Relevo opened itself. What the application gave stays open."""
@@ -112,6 +131,12 @@ class InThread:
 
     async def leave(self) -> None:
         self._unit.leave()
+
+    async def pipeline(self) -> None:
+        self._unit.pipeline()
+
+    async def sync(self) -> None:
+        self._unit.sync()
 
     async def commit(self) -> None:
         await finished(asyncio.to_thread(self._unit.commit))

@@ -1,12 +1,13 @@
 """Handlers' transactions on psycopg 3: ``Connection`` and ``AsyncConnection``.
 
 While the handler runs, ``commit``, ``rollback`` and ``close`` of its connection raise; ``conn.transaction()`` makes a
-savepoint and is allowed.
+savepoint and is allowed. Several handlers in one transaction may share a pipeline (``pipelining``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from relevo.errors import MissingExtraError
@@ -14,6 +15,7 @@ from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.settings import DatabaseSettings
 from relevo.storage.handles import CallerHandle, handle_for
+from relevo.storage.transactions import pipelining
 from relevo.storage.transactions.base import GUARDED, arefuse, refuse
 from relevo.storage.transactions.lending import Lender, own, resolved
 from relevo.storage.transactions.status import still_open
@@ -31,8 +33,14 @@ class PsycopgTransactions:
         self._lender = lender
         self.is_async = is_async
 
-    def unit(self) -> PsycopgUnit | AsyncPsycopgUnit:
-        return AsyncPsycopgUnit(self._lender) if self.is_async else PsycopgUnit(self._lender)
+    @property
+    def pipelines(self) -> bool:
+        from psycopg import Pipeline
+
+        return Pipeline.is_supported()
+
+    def unit(self, *, many: bool = False) -> PsycopgUnit | AsyncPsycopgUnit:
+        return AsyncPsycopgUnit(self._lender, many) if self.is_async else PsycopgUnit(self._lender, many)
 
     async def aclose(self) -> None:
         for pending in self._lender.close():
@@ -59,9 +67,11 @@ def opened(settings: DatabaseSettings, *, is_async: bool) -> PsycopgTransactions
 class PsycopgUnit:
     misused = False
 
-    def __init__(self, lender: Lender) -> None:
+    def __init__(self, lender: Lender, many: bool = False) -> None:
         self._lender = lender
+        self._many = many
         self._connection: Connection[Any] | None = None
+        self._pipeline: AbstractContextManager[Any] | None = None
         self._handle: CallerHandle | None = None
 
     def begin(self) -> None:
@@ -75,12 +85,28 @@ class PsycopgUnit:
         return self._handle.execute(sql, params)
 
     def enter(self) -> object:
-        _guard(self._connection, refuse)
+        _guard(self._connection, refuse, self._many)
         return self._connection
 
     def leave(self) -> None:
         _unguard(self._connection)
+        if self._pipeline is None:
+            still_open(self._connection)
+
+    def pipeline(self) -> None:
+        assert self._connection is not None
+        self._pipeline = self._connection.pipeline()
+        self._pipeline.__enter__()
+
+    def sync(self) -> None:
+        self._leave_pipeline()
+        pipelining.check(self._connection)
         still_open(self._connection)
+
+    def _leave_pipeline(self) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.__exit__(None, None, None)
 
     def commit(self) -> None:
         assert self._connection is not None
@@ -89,6 +115,8 @@ class PsycopgUnit:
     def rollback(self) -> None:
         _unguard(self._connection)
         if self._connection is not None and not self._connection.closed:
+            with suppress(Exception):  # what failed in a pipeline is told again when it ends
+                self._leave_pipeline()
             try:
                 self._connection.rollback()
             except Exception:  # noqa: BLE001 - the connection is thrown away, and the server rolls back
@@ -108,9 +136,11 @@ class PsycopgUnit:
 class AsyncPsycopgUnit:
     misused = False
 
-    def __init__(self, lender: Lender) -> None:
+    def __init__(self, lender: Lender, many: bool = False) -> None:
         self._lender = lender
+        self._many = many
         self._connection: AsyncConnection[Any] | None = None
+        self._pipeline: AbstractAsyncContextManager[Any] | None = None
         self._handle: CallerHandle | None = None
 
     async def begin(self) -> None:
@@ -124,12 +154,28 @@ class AsyncPsycopgUnit:
         return await self._handle.aexecute(sql, params)
 
     async def enter(self) -> object:
-        _guard(self._connection, arefuse)
+        _guard(self._connection, arefuse, self._many)
         return self._connection
 
     async def leave(self) -> None:
         _unguard(self._connection)
+        if self._pipeline is None:
+            still_open(self._connection)
+
+    async def pipeline(self) -> None:
+        assert self._connection is not None
+        self._pipeline = self._connection.pipeline()
+        await self._pipeline.__aenter__()
+
+    async def sync(self) -> None:
+        await self._leave_pipeline()
+        pipelining.check(self._connection)
         still_open(self._connection)
+
+    async def _leave_pipeline(self) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            await pipeline.__aexit__(None, None, None)
 
     async def commit(self) -> None:
         assert self._connection is not None
@@ -138,6 +184,8 @@ class AsyncPsycopgUnit:
     async def rollback(self) -> None:
         _unguard(self._connection)
         if self._connection is not None and not self._connection.closed:
+            with suppress(Exception):  # what failed in a pipeline is told again when it ends
+                await self._leave_pipeline()
             try:
                 await self._connection.rollback()
             except Exception:  # noqa: BLE001 - the connection is thrown away, and the server rolls back
@@ -154,11 +202,18 @@ class AsyncPsycopgUnit:
         return self._connection is not None and bool(self._connection.closed)
 
 
-def _guard(connection: Any, replacement: Callable[..., Any]) -> None:
+def _guard(connection: Any, replacement: Callable[..., Any], many: bool) -> None:
+    """``many``: a COMMIT as SQL would be at the cost of other messages, so it is refused too."""
+    own = vars(connection)
     for name in GUARDED:
-        setattr(connection, name, replacement)
+        own[name] = replacement
+    if many:
+        pipelining.watch(connection)
 
 
 def _unguard(connection: Any) -> None:
-    for name in GUARDED:
-        vars(connection).pop(name, None) if connection is not None else None
+    if connection is not None:
+        own = vars(connection)
+        for name in GUARDED:
+            own.pop(name, None)
+        pipelining.unwatch(connection)

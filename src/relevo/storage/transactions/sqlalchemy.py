@@ -2,12 +2,13 @@
 
 The handler gets a fresh session bound to Relevo's connection. While it runs, any commit of that connection raises; a
 rollback (which a failed flush does by itself) is remembered, and then the handler cannot succeed.
-Savepoints are allowed.
+Savepoints are allowed. Where several handlers share the transaction each has its own session, which does not end it;
+what listens to a session's commit is told before its flush, and after the transaction's commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relevo.errors import MisuseError
@@ -16,6 +17,7 @@ from relevo.script import Rows
 from relevo.storage.handles import hooks
 from relevo.storage.handles.sqlalchemy import ConnectionHandle
 from relevo.storage.transactions.base import GUARDED, MISUSE, arefuse, refuse
+from relevo.storage.transactions.pipelining import ends_transaction
 from relevo.storage.transactions.status import still_open
 
 if TYPE_CHECKING:
@@ -42,10 +44,13 @@ class SqlalchemyTransactions:
     def dialect(self) -> Dialect:
         return "sqlite" if self._engine.dialect.name == "sqlite" else "postgresql"
 
-    def unit(self) -> SqlalchemyUnit | AsyncSqlalchemyUnit:
+    pipelines = False
+    """SQLAlchemy reads the result of every statement at once."""
+
+    def unit(self, *, many: bool = False) -> SqlalchemyUnit | AsyncSqlalchemyUnit:
         if self.is_async:
-            return AsyncSqlalchemyUnit(self._engine, self._make_session)
-        return SqlalchemyUnit(self._engine, self._make_session)
+            return AsyncSqlalchemyUnit(self._engine, self._make_session, many)
+        return SqlalchemyUnit(self._engine, self._make_session, many)
 
     async def aclose(self) -> None:
         if self._owned:
@@ -57,14 +62,17 @@ class SqlalchemyTransactions:
 class _Guard:
     """Watches one connection, and what the handler got on it, while the handler runs."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, many: bool) -> None:
         from sqlalchemy import event
 
         self._connection = connection
+        self._many = many
         self._rolled_back = False
         self._event = event
         event.listen(connection, "commit", refuse)
         event.listen(connection, "rollback", self._on_rollback)
+        if many:
+            event.listen(connection, "before_cursor_execute", _refuse_ends)
         self._session: object = None
 
     def watch(self, session: object, replacement: Callable[..., Any]) -> None:
@@ -73,16 +81,23 @@ class _Guard:
         for name in GUARDED:
             setattr(session, name, replacement)
 
+    def let_go(self) -> None:
+        """The handler is done with its session."""
+        session, self._session = self._session, None
+        for name in GUARDED if session is not None else ():
+            vars(session).pop(name, None)
+
     def lift(self) -> None:
-        for name in GUARDED if self._session is not None else ():
-            vars(self._session).pop(name, None)
+        self.let_go()
         if self._event.contains(self._connection, "commit", refuse):
             self._event.remove(self._connection, "commit", refuse)
             self._event.remove(self._connection, "rollback", self._on_rollback)
+            if self._many:
+                self._event.remove(self._connection, "before_cursor_execute", _refuse_ends)
 
     def check(self) -> None:
         """Raise unless the transaction is the one that began, and can be committed."""
-        self.lift()
+        self.let_go()
         if self._rolled_back or self._connection.closed:
             raise MisuseError(MISUSE)
         if still_open(self._connection.connection.driver_connection) is None:
@@ -92,14 +107,21 @@ class _Guard:
         self._rolled_back = True
 
 
+def _refuse_ends(connection: object, cursor: object, statement: str, *_: object) -> None:
+    """A COMMIT as SQL would be at the cost of the other messages."""
+    if ends_transaction(statement):
+        raise MisuseError(MISUSE)
+
+
 class SqlalchemyUnit:
     misused = False
 
-    def __init__(self, engine: Engine, make_session: MakeSession | None) -> None:
+    def __init__(self, engine: Engine, make_session: MakeSession | None, many: bool = False) -> None:
         self._engine = engine
         self._make_session = make_session
+        self._many = many
         self._connection: Connection | None = None
-        self._session: Session | None = None
+        self._sessions: list[Session] = []
         self._guard: _Guard | None = None
 
     def begin(self) -> None:
@@ -112,34 +134,41 @@ class SqlalchemyUnit:
 
     def enter(self) -> object:
         assert self._connection is not None
-        self._guard = _Guard(self._connection)
+        self._guard = self._guard or _Guard(self._connection, self._many)
         if self._make_session is None:
             return self._connection
-        self._session = self._make_session(bind=self._connection, join_transaction_mode="control_fully")
-        self._guard.watch(self._session, refuse)
-        return self._session
+        session = self._make_session(bind=self._connection, join_transaction_mode=mode(self._many))
+        self._sessions.append(session)
+        self._guard.watch(session, refuse)
+        return session
 
     def leave(self) -> None:
         assert self._guard is not None
-        if self._session is not None:
-            flush(self._session)
+        if self._sessions:
+            flush(self._sessions[-1], self._many)
         self._guard.check()
 
+    def pipeline(self) -> None:
+        """Not here, see ``pipelines``."""
+
+    def sync(self) -> None: ...
+
     def commit(self) -> None:
-        target = self._session or self._connection
-        assert target is not None
-        target.commit()
+        assert self._connection is not None
+        if self._guard is not None:
+            self._guard.lift()
+        commit(self._connection, self._sessions, self._many)
 
     def rollback(self) -> None:
         if self._guard is not None:
             self._guard.lift()
         if self._connection is not None:
-            undo(self._connection, self._session)
+            undo(self._connection, self._sessions, self._many)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
-        if self._session is not None:
-            self._session.close()
+        for session in self._sessions:
+            session.close()
         if connection is not None:
             connection.close()
 
@@ -151,11 +180,12 @@ class SqlalchemyUnit:
 class AsyncSqlalchemyUnit:
     misused = False
 
-    def __init__(self, engine: AsyncEngine, make_session: MakeSession | None) -> None:
+    def __init__(self, engine: AsyncEngine, make_session: MakeSession | None, many: bool = False) -> None:
         self._engine = engine
         self._make_session = make_session
+        self._many = many
         self._connection: AsyncConnection | None = None
-        self._session: AsyncSession | None = None
+        self._sessions: list[AsyncSession] = []
         self._guard: _Guard | None = None
 
     async def begin(self) -> None:
@@ -169,39 +199,47 @@ class AsyncSqlalchemyUnit:
     async def enter(self) -> object:
         assert self._connection is not None
         assert self._connection.sync_connection is not None
-        self._guard = _Guard(self._connection.sync_connection)
+        self._guard = self._guard or _Guard(self._connection.sync_connection, self._many)
         if self._make_session is None:
             return self._connection
-        self._session = self._make_session(bind=self._connection, join_transaction_mode="control_fully")
-        self._guard.watch(self._session, arefuse)
-        return self._session
+        session = self._make_session(bind=self._connection, join_transaction_mode=mode(self._many))
+        self._sessions.append(session)
+        self._guard.watch(session, arefuse)
+        return session
 
     async def leave(self) -> None:
         assert self._connection is not None
         assert self._guard is not None
-        if self._session is not None:
-            await self._session.run_sync(flush)
+        if self._sessions:
+            await self._sessions[-1].run_sync(flush, self._many)
         if self._connection.closed:
             raise MisuseError(MISUSE)
         guard = self._guard
         await self._connection.run_sync(lambda _: guard.check())
 
+    async def pipeline(self) -> None:
+        """Not here, see ``pipelines``."""
+
+    async def sync(self) -> None: ...
+
     async def commit(self) -> None:
-        target = self._session or self._connection
-        assert target is not None
-        await target.commit()
+        assert self._connection is not None
+        if self._guard is not None:
+            self._guard.lift()
+        sessions = [session.sync_session for session in self._sessions]
+        await self._connection.run_sync(commit, sessions, self._many)
 
     async def rollback(self) -> None:
         if self._guard is not None:
             self._guard.lift()
         if self._connection is not None and not self._connection.closed:
-            session = None if self._session is None else self._session.sync_session
-            await self._connection.run_sync(lambda connection: undo(connection, session))
+            sessions = [session.sync_session for session in self._sessions]
+            await self._connection.run_sync(undo, sessions, self._many)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
-        if self._session is not None:
-            await self._session.close()
+        for session in self._sessions:
+            await session.close()
         if connection is not None:
             await connection.close()
 
@@ -220,17 +258,37 @@ def begin_on(connection: Connection) -> None:
             connection.exec_driver_sql("begin immediate")
 
 
-def flush(session: Session) -> None:
-    """Send what is pending; an ``outbox.add`` that was never awaited raises here, as it would at a commit."""
-    hooks.of_session(session).refuse()
+def mode(many: bool) -> str:
+    """Whether a session commits the transaction it joined. Of several none does; a rollback of one is one of all."""
+    return "rollback_only" if many else "control_fully"
+
+
+def flush(session: Session, many: bool = False) -> None:
+    """Send what is pending; an ``outbox.add`` that was never awaited raises here, as it would at a commit. ``many``:
+    what the application does before a commit must happen now, since this session will not commit itself."""
+    hooks.refuse_forgotten(session)
+    if many:
+        session.dispatch.before_commit(session)
     session.flush()
 
 
-def undo(connection: Connection, session: Session | None) -> None:
+def commit(connection: Connection, sessions: Sequence[Session], many: bool) -> None:
+    """Commit; afterwards whoever listens to a session's commit is told, as if it had committed itself."""
+    if sessions and not many:
+        sessions[0].commit()
+        return
+    connection.commit()
+    for session in sessions:
+        session.dispatch.after_commit(session)
+
+
+def undo(connection: Connection, sessions: Sequence[Session], many: bool) -> None:
     """Roll back; a connection on which that fails is thrown away, and the server rolls back."""
     try:
-        if session is not None:
-            session.rollback()
+        if sessions and not many:
+            sessions[0].rollback()
         connection.rollback()
+        for session in sessions if many else ():
+            session.dispatch.after_rollback(session)
     except Exception:  # noqa: BLE001 - see above
         connection.invalidate()

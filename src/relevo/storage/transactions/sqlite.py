@@ -23,12 +23,13 @@ class SqliteTransactions:
     """``Transactions`` from a lender of sqlite3 connections, which may be used by any thread, one at a time."""
 
     dialect: Dialect = "sqlite"
+    pipelines = False
 
     def __init__(self, lender: Lender, *, is_async: bool) -> None:
         self._lender = lender
         self.is_async = is_async
 
-    def unit(self) -> SqliteUnit | InThread:
+    def unit(self, *, many: bool = False) -> SqliteUnit | InThread:
         unit = SqliteUnit(self._lender)
         return InThread(unit) if self.is_async else unit
 
@@ -66,6 +67,11 @@ class SqliteUnit:
         if self.misused:
             raise MisuseError(MISUSE)
         still_open(self._connection)
+
+    def pipeline(self) -> None:
+        """A library call has no round trip to save."""
+
+    def sync(self) -> None: ...
 
     def commit(self) -> None:
         assert self._connection is not None

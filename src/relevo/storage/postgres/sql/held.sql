@@ -7,6 +7,13 @@ where side = cast(:side as text) and consumer = cast(:consumer as text) and topi
   and key = cast(:key as bytea)
 for update;
 
+-- name: held.among
+-- Which of these keys are held; `keys` in hexadecimal. Nothing is locked: who finds one takes the long way for it.
+select h.topic, encode(h.key, 'hex') from {held_key} h
+join unnest(cast(:topics as text[]), cast(:keys as text[])) as wanted (topic, key)
+  on h.topic = wanted.topic and h.key = decode(wanted.key, 'hex')
+where h.side = cast(:side as text) and h.consumer = cast(:consumer as text);
+
 -- name: held.add_key
 insert into {held_key} (side, consumer, topic, key, alone, bucket, state, reason, error_type, error, attempts, due_at)
 values (cast(:side as text), cast(:consumer as text), cast(:topic as text), cast(:key as bytea),

@@ -18,3 +18,32 @@ select set_config('idle_in_transaction_session_timeout', cast(:idle_ms as text),
 -- name: inbox.identity
 -- One value per installation: tells whether two connections see the same inbox.
 select cast(extract(epoch from created_at) * 1000000 as bigint) from {meta};
+
+-- name: inbox.together
+-- What a batch begins with. It waits for no lock longer than `lock_ms` (unless the application said how long), is told
+-- whether the consumer holds any key at all, and learns its own name.
+select set_config('lock_timeout', case current_setting('lock_timeout') when '0' then cast(:lock_ms as text)
+                                  else current_setting('lock_timeout') end, true),
+       exists (select from {held_key} where side = 'consumer' and consumer = cast(:consumer as text)),
+       cast(pg_current_xact_id() as text);
+
+-- name: inbox.insert_many
+-- In one order, so that two batches with the same messages wait for each other and do not deadlock.
+insert into {inbox} (consumer, event_id, generation, outcome)
+select cast(:consumer as text), id, 0, 'done' from unnest(cast(:event_ids as uuid[])) as id order by id
+on conflict (consumer, event_id, generation) do nothing
+returning cast(event_id as text);
+
+-- name: inbox.find_many
+select cast(event_id as text) from {inbox}
+where consumer = cast(:consumer as text) and event_id = any (cast(:event_ids as uuid[])) and generation = 0;
+
+-- name: inbox.take_back
+delete from {inbox}
+where consumer = cast(:consumer as text) and event_id = any (cast(:event_ids as uuid[])) and generation = 0;
+
+-- name: inbox.undo
+-- A row's xmin is the name of its transaction without the epoch.
+delete from {inbox}
+where consumer = cast(:consumer as text) and event_id = any (cast(:event_ids as uuid[])) and generation = 0
+  and cast(cast(xmin as text) as bigint) = cast(:xid as bigint) % 4294967296;

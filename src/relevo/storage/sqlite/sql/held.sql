@@ -4,6 +4,12 @@
 select state, epoch, attempts from {held_key}
 where side = :side and consumer = :consumer and topic = :topic and key = :key;
 
+-- name: held.among
+select h.topic, lower(hex(h.key)) from {held_key} h
+where h.side = :side and h.consumer = :consumer
+  and exists (select 1 from json_each(:topics) t join json_each(:keys) k on k.key = t.key
+              where t.value = h.topic and k.value = lower(hex(h.key)));
+
 -- name: held.add_key
 insert into {held_key} (side, consumer, topic, key, alone, bucket, state, reason, error_type, error, attempts, due_at)
 values (:side, :consumer, :topic, :key, :alone, :bucket, :state, :reason, :error_type, :error, :attempts,

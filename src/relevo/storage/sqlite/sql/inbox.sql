@@ -12,3 +12,20 @@ where consumer = :consumer and event_id = :event_id and generation = :generation
 
 -- name: inbox.identity
 select created_at from {meta};
+
+-- name: inbox.together
+select null, exists (select 1 from {held_key} where side = 'consumer' and consumer = :consumer), null;
+
+-- name: inbox.insert_many
+insert into {inbox} (consumer, event_id, generation, outcome)
+select :consumer, value, 0, 'done' from json_each(:event_ids) where true
+on conflict (consumer, event_id, generation) do nothing
+returning event_id;
+
+-- name: inbox.find_many
+select event_id from {inbox}
+where consumer = :consumer and event_id in (select value from json_each(:event_ids)) and generation = 0;
+
+-- name: inbox.take_back
+delete from {inbox}
+where consumer = :consumer and event_id in (select value from json_each(:event_ids)) and generation = 0;

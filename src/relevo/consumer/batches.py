@@ -1,0 +1,205 @@
+"""Optimistic batches: which messages go together, and what follows when they cannot.
+
+Whatever goes wrong, the transaction is rolled back and the messages run one by one by ``Messages.process``, as if there
+had never been a batch: each failure is then its own message's. A batch spends no attempt and holds no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from relevo.consumer.consumer import Consumer
+from relevo.consumer.handlers import Handler
+from relevo.consumer.messages import Item
+from relevo.consumer.runs import ours
+from relevo.consumer.shared import Shared
+from relevo.consumer.sizing import Costs, Size
+from relevo.consumer.together import Part, Trace, together
+from relevo.consumer.work import Progress
+from relevo.outcome import Ambiguous, Conflict, RejectAsked, Unavailable
+from relevo.ports.broker import Subscription
+from relevo.runtime.classify import classify, sqlstates
+from relevo.settings import ConsumerSettings
+from relevo.storage import inboxing
+from relevo.storage.transactions import PipelineError, Transactions
+
+AT_ONCE = 4
+"""Batches of one consumer under way at once: some wait for the database while another one's handlers run."""
+
+log = logging.getLogger("relevo.consumer")
+
+_WAITED_TOO_LONG = "55P03"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What goes together: the same kind of transaction; of a handler that takes many, nothing but its own."""
+
+    transactions: Transactions
+    handler: Handler | None
+    pipelined: bool
+
+
+def batches_of(consumer: Consumer, settings: ConsumerSettings, shared: Shared, subscription: Subscription) -> Batches:
+    """As the consumer's code says, else as configured."""
+    largest = settings.batch if consumer.batch is None else consumer.batch
+    return Batches(shared, subscription, largest=largest, at_once=AT_ONCE, pipeline=consumer.pipeline)
+
+
+class Batches:
+    """The ``Grouping`` of one consumer's messages, and how a batch runs. Never raises but for cancellation and bugs.
+
+    ``largest``: messages in one transaction. ``at_once``: such transactions at once. ``pipeline``: whether statements
+    may go out in the driver's pipeline.
+    """
+
+    def __init__(
+        self, shared: Shared, subscription: Subscription, *, largest: int, at_once: int, pipeline: bool
+    ) -> None:
+        self._shared = shared
+        self._subscription = subscription
+        self._at_once = at_once
+        self._pipeline = pipeline
+        self._size = Size(largest)
+        self._costs = Costs()
+        self._groups: dict[Handler, Group | None] = {}
+
+    def of(self, item: Item) -> Group | None:
+        """The group of a message; ``None`` for one that runs by itself."""
+        handler = item.handler
+        if handler is None or item.single or item.attempts or item.suspect or item.most < 2 or self._size.largest < 2:
+            return None
+        shared = self._shared
+        if item.revoked or shared.interrupt.stopping or item.delivery.malformed is not None:
+            return None
+        if shared.pauses.all and shared.pauses.stops(shared.name, item.key.topic, item.key.key):
+            return None
+        if handler not in self._groups:
+            self._groups[handler] = self._group_of(handler)
+        return self._groups[handler]
+
+    def fits(self, items: Sequence[Item], item: Item) -> bool:
+        """Whether one more message may join."""
+        count = len(items) + 1
+        first = items[0]
+        if count > self._size.now or count > first.most or count > item.most:
+            return False
+        return self._costs.allows(first.handler, count) and (
+            item.handler is first.handler or self._costs.allows(item.handler, count)
+        )
+
+    def at_once(self, group: object) -> int:
+        assert isinstance(group, Group)
+        return 1 if group.transactions.dialect == "sqlite" else self._at_once
+
+    async def run(self, items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
+        """Those that are done, to be settled, and those that have to run again, in their order."""
+        shared = self._shared
+        await shared.database.up()
+        parts: list[Part] = []
+        for item in items:
+            item.started = True
+            handler, message = item.handler, item.delivery.message
+            assert handler is not None
+            if not self._subscription.owns(item.delivery):
+                item.single = True
+                continue
+            event = shared.runs.event_of(handler, message, 1)
+            if isinstance(event, RejectAsked):
+                item.single = True  # says so, and is parked, by itself
+            else:
+                parts.append(Part(item, event, str(message.event_id)))
+        done = await self._attempt(parts) if parts else ()
+        settled = {id(item) for item in done}
+        return done, [item for item in items if id(item) not in settled]
+
+    async def _attempt(self, parts: Sequence[Part]) -> Sequence[Item]:
+        shared, progress, trace = self._shared, Progress(), Trace()
+        group = self.of(parts[0].item)
+        if group is None:
+            return ()  # it stops, or was paused meanwhile
+        interrupt = shared.interrupt
+        steps = together(
+            *(shared.name, parts, self._costs, trace), pipelined=group.pipelined, stopping=lambda: interrupt.stopping
+        )
+        try:
+            async with shared.gate.beside_others():
+                done = await shared.runs.drive(group.transactions, steps, None, progress, many=True)
+        except asyncio.CancelledError as error:
+            if ours():
+                raise
+            return await self._failed(parts, group, progress, trace, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - classified by code and type
+            return await self._failed(parts, group, progress, trace, error)
+        self._size.succeeded(len(done))
+        shared.database.worked()
+        self._alone([part.item for part in trace.held])
+        return [part.item for part in done]
+
+    async def _failed(
+        self, parts: Sequence[Part], group: Group, progress: Progress, trace: Trace, error: BaseException
+    ) -> Sequence[Item]:
+        """What of the batch is done nevertheless. The rest is told how it may run now."""
+        shared, items = self._shared, [part.item for part in parts]
+        self._size.failed(len(parts))
+        if trace.xid is not None and progress.stage == "handler" and not progress.broken:
+            await self._undo(parts, progress, trace.xid)
+        if isinstance(error, PipelineError) or type(error).__name__ == "NotSupportedError":
+            self._not_pipelined(group, parts, progress)
+        outcome = classify(error, progress.stage, broken=progress.broken) if isinstance(error, Exception) else None
+        if _WAITED_TOO_LONG in sqlstates(error):
+            outcome = None
+        match outcome:
+            case Ambiguous():
+                ids = [part.id for part in parts]
+                found = await shared.database.run(lambda: inboxing.find_many(shared.name, ids))
+                self._alone([part.item for part in parts if part.id not in found])
+                return [part.item for part in parts if part.id in found]
+            case Unavailable(reason):
+                shared.database.down(reason)
+            case Conflict():
+                self._halve(items)
+            case _:
+                handler = items[0].handler
+                if handler is not None and handler.takes_many:
+                    self._halve(items)
+                else:
+                    self._alone(items)
+        return ()
+
+    def _alone(self, items: Collection[Item]) -> None:
+        for item in items:
+            item.single = True
+
+    def _halve(self, items: Collection[Item]) -> None:
+        for item in items:
+            item.most = len(items) // 2
+
+    async def _undo(self, parts: Sequence[Part], progress: Progress, xid: str) -> None:
+        """If a handler ended the transaction with SQL of its own, the inbox rows of those that had not run are
+        committed: they are taken back before these run. (What the handlers before it did is committed with theirs.)"""
+        running = progress.job
+        after = [part.id for part in parts]
+        for count, part in enumerate(parts):
+            if running is not None and part.event is running.event:
+                after = [each.id for each in parts[count + 1 :]]
+        if after:
+            await self._shared.database.run(lambda: inboxing.take_back(self._shared.name, after, xid=xid))
+
+    def _not_pipelined(self, group: Group, parts: Sequence[Part], progress: Progress) -> None:
+        """Some handler cannot work in a pipeline: none is used for it from now on."""
+        guilty = {part.item.handler for part in parts if progress.job and part.event is progress.job.event}
+        for handler in guilty or {part.item.handler for part in parts}:
+            if handler is not None and group.pipelined:
+                log.info("consumer %s: %s runs without a pipeline from now on", self._shared.name, handler.name)
+                self._groups[handler] = Group(group.transactions, group.handler, False)
+
+    def _group_of(self, handler: Handler) -> Group | None:
+        if handler.durable or handler.outward:
+            return None
+        transactions = self._shared.runs.transactions_of(handler)
+        pipelined = self._pipeline and transactions.pipelines and not handler.takes_many
+        return Group(transactions, handler if handler.takes_many else None, pipelined)
