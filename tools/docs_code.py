@@ -14,7 +14,7 @@ import msgspec
 
 from relevo import errors
 from relevo.runtime import probes
-from tools.failures import CATALOGUE, LATER, tests_by_row
+from tools.failures import CATALOGUE, LATER, places_by_row
 
 NOTE = "<!-- Written by `python -m tools.docs` from the code; a test holds that it is up to date. -->\n"
 
@@ -82,16 +82,19 @@ def _probes() -> str:
 
 
 def _matrix() -> str:
-    found = tests_by_row()
+    found = places_by_row()
     parts = [
         "What breaks systems like this one, and which tests try it here. A test says so by `FAILURES row N` in its "
-        "docstring; this page is made of those. Tests in `relevo.testing` are the broker conformance suite, which runs "
-        "on every broker.\n"
+        "docstring; this page is made of those, with where it runs as far as its fixtures tell. A stack is SQLite with "
+        "the embedded broker, PostgreSQL with Kafka, or PostgreSQL with RabbitMQ. Tests in `relevo.testing` are the "
+        "broker conformance suite, which runs on every broker.\n"
     ]
     for title, rows in CATALOGUE.items():
         table = [f"## {title}\n", "| row | scenario and right behaviour | tests |", "|---|---|---|"]
         for number, text in rows.items():
-            tests = "<br>".join(f"`{test}`" for test in found.get(number, []))
+            tests = "<br>".join(
+                f"`{test}`{f' ({where})' if where else ''}" for test, where in sorted(found.get(number, {}).items())
+            )
             tests = tests or ("a later version" if number in LATER else "**none yet**")
             table.append(f"| {number} | {text} | {tests} |")
         parts.append("\n".join(table) + "\n")

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 PLACES = (REPO / "tests", REPO / "src" / "relevo" / "testing")
@@ -75,15 +76,53 @@ CATALOGUE: dict[str, dict[int, str]] = {
 _MENTION = re.compile(r"FAILURES rows? (\d+(?:(?:, and |, | and |–|-)\d+)*)")
 
 
+_PLACES = {
+    "stack": "every stack",
+    "consuming": "every stack",
+    "pg_stack": "PostgreSQL with Kafka and with RabbitMQ",
+    "store": "SQLite and PostgreSQL",
+    "pg_store": "PostgreSQL",
+    "pg_database": "PostgreSQL",
+    "kafka_url": "Kafka",
+    "rabbitmq_url": "RabbitMQ",
+    "each_rabbitmq_url": "RabbitMQ",
+}
+"""What a fixture stands for; a stack is SQLite with the embedded broker, PostgreSQL with Kafka, or with RabbitMQ."""
+
+
 def tests_by_row() -> dict[int, list[str]]:
     """Row to the ids of its tests, ``tests/…/file.py::name``, sorted."""
-    found: dict[int, set[str]] = {}
+    return {row: sorted(tests) for row, tests in places_by_row().items()}
+
+
+def places_by_row() -> dict[int, dict[str, str]]:
+    """Row to its tests' ids, and for each where it runs, as far as its fixtures tell; else ``""``."""
+    found: dict[int, dict[str, str]] = {}
     for place in PLACES:
         for file in sorted(place.rglob("*.py")):
-            for name, doc in _tests(ast.parse(file.read_text("utf-8"))):
-                for row in rows_in(doc):
-                    found.setdefault(row, set()).add(f"{file.relative_to(REPO)}::{name}")
-    return {row: sorted(ids) for row, ids in found.items()}
+            tree = ast.parse(file.read_text("utf-8"))
+            fixtures = {node.name: node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)}
+            for name, node in _tests(tree):
+                for row in rows_in(ast.get_docstring(node) or ""):
+                    found.setdefault(row, {})[f"{file.relative_to(REPO)}::{name}"] = _where(node, fixtures)
+    return found
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _where(test: ast.FunctionDef | ast.AsyncFunctionDef, fixtures: dict[str, Any]) -> str:
+    """By the fixtures it asks for, and those that they ask for in the same file."""
+    seen: list[str] = []
+    waiting = [test]
+    while waiting:
+        for argument in waiting.pop().args.args:
+            if argument.arg not in seen:
+                seen.append(argument.arg)
+                if argument.arg in fixtures:
+                    waiting.append(fixtures[argument.arg])
+    words = list(dict.fromkeys(_PLACES[name] for name in _PLACES if name in seen))
+    return words[0] if words and ("stack" in words[0] or "with" in words[0]) else ", ".join(words)
 
 
 def rows_in(doc: str) -> set[int]:
@@ -96,9 +135,9 @@ def rows_in(doc: str) -> set[int]:
     return rows
 
 
-def _tests(tree: ast.Module | ast.ClassDef, inside: str = "") -> Iterator[tuple[str, str]]:
+def _tests(tree: ast.Module | ast.ClassDef, inside: str = "") -> Iterator[tuple[str, Any]]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield from _tests(node, f"{inside}{node.name}::")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield f"{inside}{node.name}", ast.get_docstring(node) or ""
+            yield f"{inside}{node.name}", node

@@ -1,0 +1,117 @@
+"""What does a destination that was paused for long cost another one that shares its lanes? PostgreSQL and Kafka.
+
+``python -m benchmarks.pause [--events 100000] [--paused 200000] [--between] [--runs 3]``: alternating runs with and
+without a backlog of a paused destination, one relay each. The backlog is older than the events that count; with
+``--between`` it lies between them, row by row, as when both destinations were fed at the same rate. Counted are the
+other destinations' events, from the start of the relay until the last of them is at the broker, and the steady part of
+it. Nothing of the paused one may be sent. The promise is full rate: a ratio of about 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import statistics
+
+import psycopg
+
+from benchmarks.drain import KEYS, Bench, Result, _listener, settings_of
+from benchmarks.measure import machine, spread, table
+
+
+class PausedBench(Bench):
+    """``paused``: rows of a destination that a person paused; its topic does not even exist."""
+
+    def __init__(self, database: str, broker: str, events: int, paused: int, *, between: bool) -> None:
+        super().__init__(database, broker, events)
+        self.paused = paused
+        self.between = between
+        self.topic = f"bench.paused.{secrets.token_hex(4)}"
+
+    def _fill(self, url: str, topics: list[str]) -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "insert into relevo_pause (kind, name, topic, who, why) "
+                "values ('destination', %(topic)s, %(topic)s, 'bench@here', 'a benchmark')",
+                {"topic": self.topic},
+            )
+            if not self.between:
+                self._backlog(connection, self.paused)
+                super()._fill(url, topics)
+                return
+            super()._fill(url, topics)
+            self._spread(connection)
+
+    def _backlog(self, connection: psycopg.Connection, count: int) -> None:
+        connection.execute(
+            "insert into relevo_outbox (event_id, bucket, topic, key, type, payload) "
+            "select relevo_uuid7(), relevo_bucket_of(convert_to('o' || i %% %(keys)s, 'UTF8'), null), %(topic)s, "
+            "convert_to('o' || i %% %(keys)s, 'UTF8'), 'bench.order.placed', convert_to(rpad('', 300, 'y'), 'UTF8') "
+            "from generate_series(1, %(count)s) as i",
+            {"keys": KEYS, "topic": self.topic, "count": count},
+        )
+
+    def _spread(self, connection: psycopg.Connection) -> None:
+        """The same rows once more in another order: the sequence decides, so both are written anew, mixed."""
+        self._backlog(connection, self.paused)
+        connection.execute("create temporary table mixed as select * from relevo_outbox")
+        connection.execute("truncate relevo_outbox")
+        connection.execute(
+            "insert into relevo_outbox (event_id, bucket, topic, key, type, payload) "
+            "select event_id, bucket, topic, key, type, payload from (select *, row_number() over "
+            "(partition by topic = %(topic)s order by seq)::float8 / count(*) over (partition by topic = %(topic)s) "
+            "as place from mixed) as numbered order by place",
+            {"topic": self.topic},
+        )
+        connection.execute("vacuum analyze relevo_outbox")
+        connection.execute("checkpoint")
+
+    def _all_settled(self, url: str) -> None:
+        super()._all_settled(url)
+        with psycopg.connect(url) as connection:
+            row = connection.execute(
+                "select count(*) from relevo_outbox where topic = %s and settled_at is null", (self.topic,)
+            ).fetchone()
+        if row != (self.paused,):
+            raise SystemExit(f"{row} of {self.paused} paused rows are left: the run does not count")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--paused", type=int, default=200_000)
+    parser.add_argument("--between", action="store_true", help="The backlog lies between the events, not before them.")
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    database, broker = os.environ["RELEVO_TEST_POSTGRES_URL"], os.environ["RELEVO_TEST_KAFKA_URL"]
+    pids = {"postgres": _listener(database), "kafka": _listener(broker)}
+    print(f"machine: {machine()}")
+    print(f"PostgreSQL: {settings_of(database)}")
+    where = "between the events" if arguments.between else "before the events"
+    print(f"{arguments.events:,} events; {arguments.paused:,} rows of a paused destination {where}", flush=True)
+    found: dict[bool, list[Result]] = {False: [], True: []}
+    for number in range(arguments.runs):
+        for paused in (False, True) if number % 2 == 0 else (True, False):
+            backlog = arguments.paused if paused else 0
+            bench = PausedBench(database, broker, arguments.events, backlog, between=paused and arguments.between)
+            result = bench.run("relevo", pids)
+            found[paused].append(result)
+            print(
+                f"  run {number + 1} {'with' if paused else 'without'} the backlog: {result.whole_per_s:,.0f}/s whole, "
+                f"{result.steady_per_s:,.0f}/s steady, first event after {result.first_s:.2f} s",
+                flush=True,
+            )
+    rows = [["", "without", "with the paused backlog", "ratio of medians"]]
+    for name, field in (("events/s from the start", "whole_per_s"), ("events/s, steady part", "steady_per_s")):
+        values = {paused: [getattr(result, field) for result in results] for paused, results in found.items()}
+        ratio = statistics.median(values[True]) / statistics.median(values[False])
+        rows.append([name, spread(values[False]), spread(values[True]), f"{ratio:.2f}"])
+    cost = {paused: [result.database_us for result in results] for paused, results in found.items()}
+    ratio = statistics.median(cost[True]) / statistics.median(cost[False])
+    rows.append(["PostgreSQL CPU µs/event", spread(cost[False], 1), spread(cost[True], 1), f"{ratio:.2f}"])
+    print("\n" + table(rows))
+
+
+if __name__ == "__main__":
+    main()
