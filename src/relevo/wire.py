@@ -20,6 +20,7 @@ from relevo.outgoing import FIXED, Outgoing, Sendable
 
 Headers = Sequence[tuple[str, bytes]]
 
+REPLACEMENT = "\ufffd"
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 _FIXED_MAX: Final = 10_000
 _fixed: dict[tuple[bytes, Any], Headers] = {}
@@ -80,6 +81,7 @@ def decode(
 ) -> Message:
     """The message that arrived. Never raises for a stranger's message: what is missing or malformed gets a default.
 
+    Texts are what a database can keep: what is not UTF-8, and a NUL, becomes U+FFFD. Key and payload stay bytes.
     The id is ``ce_id`` when that is a UUID; else a UUIDv5 of source and id; else one of topic, shard and position, so
     that a redelivery has the same id. A missing type is ``""``, which no handler can be declared for.
     """
@@ -87,7 +89,9 @@ def decode(
     others: dict[str, str] = {}
     content_type = JSON
     for name, raw in headers:
-        value = raw.decode("utf-8", "replace") if raw is not None else ""
+        value = _text(raw) if raw is not None else ""
+        if "\x00" in name:
+            name = name.replace("\x00", REPLACEMENT)
         lower = name.lower()
         if lower.startswith("ce_"):
             attributes[lower[3:]] = value
@@ -103,7 +107,7 @@ def decode(
         payload=payload,
         created_at=_time(attributes.get("time"), arrived_at),
         kind=kind,
-        schema_version=_integer(attributes.get("schemaversion")) or 1,
+        schema_version=_integer(attributes.get("schemaversion"), 31) or 1,
         key=key,
         content_type=content_type,
         headers=others,
@@ -123,12 +127,17 @@ def _event_id(attributes: dict[str, str], topic: str, shard: str, position: int)
         return foreign_id("cloudevents", attributes.get("source", ""), given)
 
 
-def _integer(text: str | None) -> int | None:
-    """A whole number that fits a bigint, else ``None``: a stranger may write anything."""
+def _text(raw: bytes) -> str:
+    text = raw.decode("utf-8", "replace")
+    return text.replace("\x00", REPLACEMENT) if "\x00" in text else text
+
+
+def _integer(text: str | None, bits: int = 63) -> int | None:
+    """A whole number that fits a column of so many bits and a sign, else ``None``: a stranger may write anything."""
     if text is None or not _INTEGER.match(text):
         return None
     value = int(text)
-    return value if -(2**63) <= value < 2**63 else None
+    return value if -(2**bits) <= value < 2**bits else None
 
 
 def _time(text: str | None, default: datetime) -> datetime:
@@ -136,6 +145,6 @@ def _time(text: str | None, default: datetime) -> datetime:
         return default
     try:
         parsed = datetime.fromisoformat(text)
-    except ValueError:
+        return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # year 1 or 9999 in some zones is no time in UTC
         return default
-    return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)

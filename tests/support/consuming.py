@@ -108,14 +108,12 @@ async def basic_publish(
         await connection.close()
 
 
-def subscriptions(*members: Running) -> list[Any]:
-    return [engine._intake._subscription for member in members for engine in member.runner._engines if engine._intake]
-
-
 async def _settled(members: Sequence[Running]) -> bool:
-    lags = [await subscription.lag() for subscription in subscriptions(*members)]
-    in_flight = sum(len(engine._intake or ()) for member in members for engine in member.runner._engines)
-    return any(lags) and in_flight == 0 and not any(count for lag in lags for count in lag.values())
+    intakes = [engine._intake for member in members for engine in member.runner._engines]
+    if not all(intake is not None and len(intake) == 0 for intake in intakes):
+        return False
+    lags = [await intake._subscription.lag() for intake in intakes if intake is not None]
+    return any(lags) and not any(count for lag in lags for count in lag.values())
 
 
 async def open_consuming(name: str, folder: Path, request: pytest.FixtureRequest, **options: Any) -> Consuming:

@@ -105,3 +105,20 @@ def test_a_null_header_value() -> None:
     """Kafka headers may be null; they arrive as an empty text."""
     headers: Any = [("x", None)]
     assert decode("t", None, None, headers, arrived_at=NOW, shard="0", position=1).headers == {"x": ""}
+
+
+def test_texts_are_what_a_database_can_keep() -> None:
+    """FAILURES row 38, from a stranger: NULs become U+FFFD, a time that is none in UTC and a version too large for its
+    column get the default; key and payload stay as they are."""
+    headers = [
+        ("ce_type", b"a\x00b"),
+        ("no\x00te", b"x\x00y"),
+        ("ce_time", b"0001-01-01T00:00:00+14:00"),
+        ("ce_schemaversion", b"3000000000"),
+        ("ce_aggregateversion", b"3000000000"),
+    ]
+    now = datetime.now(UTC)
+    message = decode("t", b"k\x00", b"p\x00", headers, arrived_at=now, shard="t/0", position=1)
+    assert (message.type, dict(message.headers)) == ("a\ufffdb", {"no\ufffdte": "x\ufffdy"})
+    assert (message.key, message.payload, message.created_at) == (b"k\x00", b"p\x00", now)
+    assert (message.schema_version, message.aggregate_version) == (1, 3_000_000_000)

@@ -6,11 +6,12 @@ Every other change locks the row first; whatever empties the queue under that lo
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from relevo.ids import bucket_of
@@ -21,6 +22,9 @@ from relevo.storage import inboxing
 Side = Literal["relay", "consumer"]
 HeldState = Literal["waiting", "parked", "draining"]
 Held = Literal["held", "behind", "done"]
+
+STATE_KEY_MAX: Final = 1024
+"""Bytes of a key that stand in an index. PostgreSQL takes about 2,700 for a whole entry; strangers send any."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -40,10 +44,12 @@ class KeyId:
 
 
 def key_id(side: Side, consumer: str, message: Message, *, ordered: bool = True) -> KeyId:
-    """The state key of a message: its own key, or its ``event_id`` where it has none or order does not matter."""
+    """The state key of a message: its own key, or its ``event_id`` where it has none or order does not matter. A key
+    too long for an index stands there as its digest; the message keeps it whole."""
     if message.key is None or not ordered:
         return KeyId(side, consumer, message.topic, message.event_id.bytes, alone=True)
-    return KeyId(side, consumer, message.topic, message.key)
+    key = message.key if len(message.key) <= STATE_KEY_MAX else b"sha256:" + hashlib.sha256(message.key).digest()
+    return KeyId(side, consumer, message.topic, key)
 
 
 @dataclass(frozen=True, slots=True)
