@@ -18,7 +18,7 @@ from relevo.cli.main import COMMANDS, EXIT_INTERRUPTED, cli
 from relevo.errors import RelevoError
 from relevo.ops import status_report
 from relevo.ops.init import toml
-from relevo.ops.settings_text import Setting, destination_settings, settings_tree
+from relevo.ops.settings_text import Setting, destination_settings, named_consumer_settings, settings_tree
 from relevo.runtime.supervise import StoppedError
 from tools import docs_classification, docs_code
 
@@ -92,6 +92,8 @@ def _settings() -> str:
             f"{section.doc}\n" if section.doc else "",
         ]
         parts.append(_settings_table(section.settings))
+    named = "What one consumer is to do, whatever its code says; what is not set is as its code says.\n"
+    parts += ['## [consumers."NAME"]\n', named, _settings_table(named_consumer_settings())]
     parts += ['## [destinations."TOPIC"]\n', "What one topic wants.\n", _settings_table(destination_settings())]
     return _page("Settings", *[part for part in parts if part])
 

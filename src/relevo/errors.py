@@ -13,6 +13,8 @@
     ├── SchemaError             tables missing, older, newer than allowed, or forbidden to us (exit 78)
     ├── UnreachableError        a database or broker does not answer (exit 69)
     ├── LostOwnershipError      a lease or an epoch is gone; what was done is with the new owner (exit 75)
+    ├── CancelledJobError       somebody ended the job before it was through (exit 1)
+    ├── StillRunningError       what must end first has not ended (exit 75)
     └── CheckFailedError        a check found a problem (exit 3)
 
 A message says what happened and what to do. None carries a password: URLs go through ``relevo.settings.redact``.
@@ -83,6 +85,16 @@ class UnreachableError(RelevoError):
 
 class LostOwnershipError(RelevoError):
     """A lane or partition belongs to somebody else by now; its new owner goes on from what was settled."""
+
+    exit_code = 75
+
+
+class CancelledJobError(RelevoError):
+    """Somebody cancelled the job before it was through. What it did so far stays done."""
+
+
+class StillRunningError(RelevoError):
+    """Something that began before has not ended yet, and it must not be passed by. Try again when it has."""
 
     exit_code = 75
 

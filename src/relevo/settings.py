@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from relevo.errors import ConfigError
 from relevo.message import MESSAGE_BYTES_MAX
+from relevo.redacting import redact as redact
 
 FILE_NAME = "relevo.toml"
 
@@ -109,6 +108,12 @@ class DestinationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
     on_rejected: Literal["park", "block", "skip"] = "park"
 
 
+class NamedConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What one consumer is to do, whatever its code says; what is not set is as its code says."""
+
+    dead_letters: bool | None = None
+
+
 class HealthSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Liveness and readiness over HTTP; ``port`` 0 switches it off."""
 
@@ -131,6 +136,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     relay: RelaySettings = msgspec.field(default_factory=RelaySettings)
     consumer: ConsumerSettings = msgspec.field(default_factory=ConsumerSettings)
     effects: EffectsSettings = msgspec.field(default_factory=EffectsSettings)
+    consumers: dict[str, NamedConsumerSettings] = {}
     destinations: dict[str, DestinationSettings] = {}
     retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
     health: HealthSettings = msgspec.field(default_factory=HealthSettings)
@@ -151,6 +157,7 @@ _SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "health": HealthSettings,
     "log": LogSettings,
 }
+_NAMED: Mapping[str, type[msgspec.Struct]] = {"consumers": NamedConsumerSettings, "destinations": DestinationSettings}
 _FREE_TABLES = {("broker", "options")}
 
 
@@ -223,23 +230,6 @@ def check(settings: Settings, where: str = "the settings") -> Settings:
     return settings
 
 
-_PASSWORD = re.compile(r"(?i)(password|passwd|pwd|secret|token|key)=([^&\s]+)")
-
-
-def redact(url: str) -> str:
-    """``url`` fit for logs: user kept, password and secret-looking query values replaced by ``***``."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc
-    except ValueError:
-        return "<unreadable URL>"
-    if "@" in host:
-        user, _, place = host.rpartition("@")
-        host = f"{user.partition(':')[0]}:***@{place}" if ":" in user else f"{user}@{place}"
-        url = urlunsplit(parts._replace(netloc=host))
-    return _PASSWORD.sub(r"\1=***", url)
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
@@ -255,10 +245,11 @@ def _check_names(tree: Mapping[str, Any], where: str) -> None:
     for name, section in _SECTIONS.items():
         if isinstance(tree.get(name), dict):
             _check_table(tree[name], section, f"{name}.", where)
-    destinations = tree.get("destinations")
-    for topic, table in destinations.items() if isinstance(destinations, dict) else ():
-        if isinstance(table, dict):
-            _check_table(table, DestinationSettings, f'destinations."{topic}".', where)
+    for kind, struct in _NAMED.items():
+        named = tree.get(kind)
+        for name, table in named.items() if isinstance(named, dict) else ():
+            if isinstance(table, dict):
+                _check_table(table, struct, f'{kind}."{name}".', where)
 
 
 def _check_table(table: Mapping[str, Any], struct: type[msgspec.Struct], prefix: str, where: str) -> None:

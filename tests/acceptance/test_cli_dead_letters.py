@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.support.consumers import effects, inbox, make_effects, order, running
 from tests.support.fake_subscription import FakeBroker
 from tests.support.parking import billing
 from tests.support.relays import Store, postgres_store, sqlite_store
+from tests.support.waiting import eventually, eventually_sync
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -108,7 +110,83 @@ async def test_there_and_back(place: tuple[Store, str], tmp_path: Path) -> None:
 
 
 async def drain(store: Store, broker: FakeBroker, declared: Any) -> None:
-    from tests.support.waiting import eventually
-
     async with running(declared, store, broker):
         await eventually(lambda: store.query("select count(*) from relevo_held_key") == [(0,)], what="drained")
+
+
+async def park_many(store: Store, consumer: str, keys: int) -> list[Message]:
+    """Each key parked with three messages; in the order of arrival."""
+    make_effects(store)
+    broker = FakeBroker()
+    messages = [order(number, f"k{number % keys}") for number in range(keys * 3)]
+    broker.append(*messages)
+    declared = billing(set(range(keys)))
+    declared.name = consumer
+    async with running(declared, store, broker):
+        await settled(broker)
+    assert store.query("select count(*) from relevo_held_message") == [(keys * 3,)]
+    return messages
+
+
+async def test_publishing_is_a_job(place: tuple[Store, str], tmp_path: Path) -> None:
+    """FAILURES row 22. Killed by SIGKILL when the broker had confirmed the third key's batch and nothing was removed:
+    run again, it takes the same job up and ends it. Every message is a dead letter, in order per
+    key; only that one batch is there twice, under the same ids; the audit counts each message once."""
+    store, url = place
+    consumer = "billing" + secrets.token_hex(3)
+    messages = await park_many(store, consumer, 6)
+    letters = f"{consumer}.shop.order.dlq"
+    await broker_for(url).ensure_topics([letters])
+    env = {"RELEVO_DATABASE_URL": store.url, "RELEVO_BROKER_URL": url, "RELEVO_CONSUMER_LEASE_S": "1.5"}
+    cli = Cli(tmp_path)
+    publish = ("parked", "publish", "--to-dlq", "--consumer", consumer)
+    dry = cli(*publish, "--dry-run", env=env)
+    assert "would publish 6 keys with 18 messages" in dry.err
+    killed = cli(*publish, "--yes", env=env | {"RELEVO_PROBE": "parked.published=kill:3"})
+    assert killed.code == -signal.SIGKILL and "6 of 18 messages, 2 keys" in killed.err, killed
+    ((job, state, done, total),) = store.query("select job_id, state, done, total from relevo_job")
+    assert (state, done, total) == ("running", 6, 18)
+    assert "would publish 4 keys with 12 messages" in cli(*publish, "--dry-run", env=env).err
+    resumed = cli(*publish, "--yes", env=env)
+    assert resumed.code == 0 and f"published: 4 keys with 12 messages (job {job} taken up again)" in resumed.err, (
+        resumed
+    )
+    assert store.query("select state, done, total from relevo_job") == [("done", 18, 18)]
+    assert store.query("select sum(count), count(distinct job_id) from relevo_audit") == [(18, 1)]
+    assert store.query("select count(*) from relevo_held_message") == [(0,)]
+    found = await read(url, letters, 21)
+    for key in range(6):
+        ids = [message.event_id for message in found if message.key == f"k{key}".encode()]
+        expected = [message.event_id for message in messages if message.key == f"k{key}".encode()]
+        assert ids == (expected * 2 if len(ids) == 6 else expected)
+    assert len(found) == 21
+
+
+async def test_publishing_has_a_rate_and_can_be_cancelled(place: tuple[Store, str], tmp_path: Path) -> None:
+    """One message a second; a second process waits for it; another person cancels: it stops after what is under way,
+    says so, and what was not published stays parked. It is not taken up again: the next run begins another job."""
+    store, url = place
+    consumer = "billing" + secrets.token_hex(3)
+    await park_many(store, consumer, 4)
+    await broker_for(url).ensure_topics([f"{consumer}.shop.order.dlq"])
+    env = {"RELEVO_DATABASE_URL": store.url, "RELEVO_BROKER_URL": url}
+    cli = Cli(tmp_path)
+    publish = ("parked", "publish", "--to-dlq", "--consumer", consumer, "--yes")
+    with cli.running(*publish, "--rate", "1", env=env) as process:
+        eventually_sync(lambda: store.query("select 1 from relevo_job where done > 0"), what="begun", timeout_s=60)
+        assert process.poll() is None
+        (line,) = json.loads(cli("jobs", "list", "--output", "json", env=env).out)
+        assert (line["kind"], line["state"], line["total"], line["rate"]) == ("parked.publish", "running", 12, 1.0)
+        with cli.running(*publish, env=env) as second:
+            assert second.stderr is not None
+            assert "another process publishes" in second.stderr.readline()
+        done = cli("jobs", "cancel", line["job_id"], "--reason", "wrong consumer", "--as", "bob", env=env)
+        assert done.code == 0 and "is cancelled" in done.err, done
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1 and "was cancelled" in err, err
+    assert store.query("select 1 from relevo_audit where action = 'job.cancel' and actor = 'bob'") == [(1,)]
+    ((left,),) = store.query("select count(*) from relevo_held_message")
+    assert 0 < left < 12
+    assert cli(*publish, env=env).code == 0
+    states = [row[0] for row in store.query("select state from relevo_job order by started_at")]
+    assert states == ["cancelled", "done"] and store.query("select count(*) from relevo_held_message") == [(0,)]

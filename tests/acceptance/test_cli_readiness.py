@@ -7,12 +7,16 @@ import re
 import signal
 import socket
 import sqlite3
+import subprocess
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 from tests.support.cli import Cli
 from tests.support.waiting import eventually_sync
+
+REPO = Path(__file__).resolve().parents[2]
 
 
 def test_readiness_and_status_name_the_destination_that_is_away(relevo: Cli) -> None:
@@ -45,6 +49,56 @@ def test_readiness_and_status_name_the_destination_that_is_away(relevo: Cli) -> 
             assert paused["topic"] == "shop" and paused["reason"]
             process.send_signal(signal.SIGTERM)
             assert (process.wait(timeout=40), "Traceback" in process.communicate()[1]) == (0, False)
+
+
+def test_effects_are_not_ready_without_a_database() -> None:
+    """`relevo effects run` with the same endpoint: alive, not ready, and why; a stop is a clean one."""
+    port = _free()
+    env = {"RELEVO_DATABASE_URL": _nowhere(), "RELEVO_HEALTH_PORT": str(port)}
+    with Cli(REPO).running("effects", "run", "tests.support.replayed:charge", env=env) as process:
+        problem = eventually_sync(
+            lambda: _ready(port).get("problems", {}).get("database"), what="it shows", timeout_s=60
+        )
+        assert "127.0.0.1" in problem and _status(port)["live"] is True
+        _stops(process)
+
+
+def test_effects_are_ready_with_one(pg_database: str) -> None:
+    """Ready, and which effects are performed here."""
+    port = _free()
+    env = {"RELEVO_DATABASE_URL": pg_database, "RELEVO_HEALTH_PORT": str(port)}
+    assert Cli(REPO)("migrate", env=env).code == 0
+    with Cli(REPO).running("effects", "run", "tests.support.replayed:charge", env=env) as process:
+        eventually_sync(lambda: _status(port).get("ready"), what="it is ready", timeout_s=60)
+        assert _status(port)["detail"]["performing"]["effects"] == ["charge-card"]
+        _stops(process)
+
+
+def _stops(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    assert (process.wait(timeout=60), "Traceback" in process.communicate()[1]) == (0, False)
+
+
+def _free() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _nowhere() -> str:
+    """A database URL at which nobody listens."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return f"postgresql://shop@127.0.0.1:{closed.getsockname()[1]}/shop"
+
+
+def _status(port: int) -> dict[str, Any]:
+    """Nothing while it does not listen yet."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=10) as answer:
+            return dict(json.load(answer))
+    except OSError:
+        return {}
 
 
 def _ready(port: int) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from relevo.ops.settings_text import DESCRIPTIONS, destination_settings, settings_tree
+from relevo.ops.settings_text import DESCRIPTIONS, destination_settings, named_consumer_settings, settings_tree
 from relevo.settings import load
 
 
 def _all() -> list[str]:
     settings = [setting for section in settings_tree() for setting in section.settings]
-    return [setting.path for setting in (*settings, *destination_settings())]
+    return [setting.path for setting in (*settings, *destination_settings(), *named_consumer_settings())]
 
 
 def test_every_setting_has_its_sentence_and_no_sentence_is_left_over() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Literal, TypeVar
 
 import click
@@ -16,6 +17,7 @@ from relevo.ops import effects as ops
 from relevo.ops.acting import actor_of
 from relevo.ops.importing import import_all
 from relevo.ports.database import Database
+from relevo.runtime.health import HealthServer
 from relevo.runtime.supervise import supervise
 from relevo.settings import Settings
 
@@ -45,7 +47,13 @@ def run(context: CliContext, effects: tuple[str, ...]) -> None:
 
 async def _run(settings: Settings, stop: asyncio.Event) -> None:
     runner = EffectRunner(EFFECTS, settings)
-    await runner.run(stop, lambda: progress(f"effects ready: {', '.join(runner.effects)}"))
+    async with AsyncExitStack() as stack:
+        health = ""
+        if settings.health.port:
+            server = HealthServer(settings.health.host, settings.health.port, runner.health)
+            await stack.enter_async_context(server)
+            health = f", health on {settings.health.host}:{settings.health.port}"
+        await runner.run(stop, lambda: progress(f"effects ready: {', '.join(runner.effects)}{health}"))
 
 
 @command.command("list")

@@ -22,6 +22,8 @@ COMMANDS = {
     "replay": ("relevo.cli.replay", "Process a time window, a range or a key again, for one consumer."),
     "status": ("relevo.cli.status", "What is pending, who works, what is paused or held."),
     "parked": ("relevo.cli.parked", "Held keys: list, show, redrive, skip, discard, edit."),
+    "jobs": ("relevo.cli.jobs", "Long acts of operators: list them, end one for good."),
+    "slot": ("relevo.cli.slot", "The replication slot of the source 'wal': create, check, recover, drop."),
     "pause": ("relevo.cli.pause", "Stop a destination, topic, consumer, lane or key, and say why."),
     "resume": ("relevo.cli.resume", "Let it go on."),
     "purge": ("relevo.cli.purge", "Delete or archive what is old, in small batches."),

@@ -12,7 +12,8 @@ import click
 from relevo.cli.context import CliContext, progress
 from relevo.cli.output import document, output_option
 from relevo.consumer import Consumer
-from relevo.errors import CheckFailedError, MisuseError
+from relevo.consumer.replaying import FENCE_TIMEOUT_S
+from relevo.errors import CancelledJobError, CheckFailedError, MisuseError
 from relevo.ops.acting import actor_of
 from relevo.ops.importing import import_all
 from relevo.ops.replay import Plan, Replays
@@ -73,6 +74,14 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
 @click.option("--why", "--reason", "why", help="The reason; kept in the audit.")
 @click.option("--actor", help="Who does it; your user and host if not given.")
 @click.option("--rate", type=click.FloatRange(0.1), metavar="N", help="At most N messages a second.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=FENCE_TIMEOUT_S,
+    show_default=True,
+    help="again, on PostgreSQL: seconds to wait for transactions that began before a key was held.",
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing; say how many messages would run, by type and handler.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--resume", "job", type=click.UUID, metavar="JOB", help="Go on with a replay that was stopped or failed.")
@@ -82,7 +91,8 @@ def command(context: CliContext, /, **given: Any) -> int | None:
     """Process a time window, a range of the outbox or a key again.
 
     The handlers run in this process, beside the live consumers, whose positions do not move. The first Ctrl+C finishes
-    the page and leaves a job that --resume takes up.
+    the page and leaves a job that --resume takes up; `relevo jobs cancel` ends it for good. It waits while somebody
+    paused the consumer, or a topic or key of the page at hand (the destination, with --into).
     """
     settings = context.settings()
     spec, into = given["spec"], given["into"]
@@ -94,7 +104,7 @@ def command(context: CliContext, /, **given: Any) -> int | None:
     codes: list[int] = []
 
     async def work(stop: asyncio.Event) -> None:
-        async with Replays(settings, consumer) as replays:
+        async with Replays(settings, consumer, fence_timeout_s=given["wait_s"]) as replays:
             codes.append(await _replay(replays, stop, given))
 
     asyncio.run(supervise(work, stop_timeout_s=settings.consumer.stop_timeout_s))
@@ -132,13 +142,26 @@ async def _replay(replays: Replays, stop: asyncio.Event, given: dict[str, Any]) 
         document(report, output)
     if report.state == "paused":
         progress(f"stopped. Go on with: relevo replay … --resume {job}")
+    _say_held(report)
+    if report.state == "paused":
         return EXIT_PAUSED
+    if report.state == "cancelled":
+        raise CancelledJobError(f"replay {job} was cancelled; what it did so far stays done")
     if report.failed:
         await _show_failures(replays, job)
         raise CheckFailedError(
             f"{report.failed} messages could not be run. Mend it, then: relevo replay … --resume {job}"
         )
     return 0
+
+
+def _say_held(report: Report) -> None:
+    if report.held_keys:
+        more = f" and {len(report.held_keys) - 10} more" if len(report.held_keys) > 10 else ""
+        progress(
+            f"not live yet, since messages arrived meanwhile: {', '.join(report.held_keys[:10])}{more}. They are when "
+            "a process of the consumer has worked those off"
+        )
 
 
 async def _show_failures(replays: Replays, job: UUID) -> None:
@@ -164,6 +187,9 @@ def _show_plan(plan: Plan, output: Literal["table", "json", "jsonl"], *, err: bo
 class _Bar:
     """Progress on stderr: a bar for people, nothing where nobody looks."""
 
+    def __init__(self) -> None:
+        self._waits_for: str | None = None
+
     def __enter__(self) -> _Bar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -176,6 +202,9 @@ class _Bar:
         return self
 
     def show(self, report: Report) -> None:
+        if report.waits_for != self._waits_for:
+            self._waits_for = report.waits_for
+            progress(f"waiting: {report.waits_for}" if report.waits_for else "going on")
         self._progress.update(self._task, completed=report.done, total=report.total)
 
     def __exit__(self, *_: object) -> None:

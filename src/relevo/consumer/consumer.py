@@ -24,7 +24,7 @@ class Consumer:
     ``retry``, ``order``, ``on_rejected`` and ``inline_retry_s`` are defaults for its handlers. ``skip_types``: types or
     patterns without a handler that are passed over; any other type without a handler is parked, not lost. ``durable``:
     for slow handlers; a message is stored in the database and acknowledged, and handled from there, in the same order.
-    ``batch``: messages in one
+    ``dead_letters``: a copy of what is given up goes to the topic ``{name}.{topic}.dlq`` too. ``batch``: messages in one
     transaction at most, as long as nothing goes wrong (``None``: as configured; 1: never). ``pipeline``: whether a batch
     on psycopg sends statements without waiting for the answer to the one before.
     """
@@ -42,6 +42,7 @@ class Consumer:
         skip_types: Sequence[str] = (),
         inline_retry_s: float = 2.0,
         durable: bool = False,
+        dead_letters: bool = False,
         batch: int | None = None,
         pipeline: bool = True,
     ) -> None:
@@ -63,6 +64,7 @@ class Consumer:
         self.skip_types: tuple[str, ...] = tuple(skip_types)
         self.policy = Policy(retry or Backoff(), on_rejected, order, inline_retry_s)
         self.durable = durable
+        self.dead_letters = dead_letters
         self.batch = batch
         self.pipeline = pipeline
         self._handlers: list[Handler] = []

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from functools import partial
 
+from relevo.consumer.letters import given_up
 from relevo.consumer.runs import Gone, Result, follow
 from relevo.consumer.shared import CONFLICTS_MAX, Shared, killer, unhandled, why
 from relevo.consumer.work import drained
@@ -18,7 +19,7 @@ from relevo.outcome import Conflict, Failed
 from relevo.runtime.probes import probe
 from relevo.script import Script
 from relevo.storage import holding, inboxing
-from relevo.storage.holding import Claimed, Head, HeldState, Lost
+from relevo.storage.holding import Claimed, Head, HeldState, Lost, Why
 
 log = logging.getLogger("relevo.consumer")
 
@@ -137,9 +138,10 @@ class Drain:
             case Wait(delay_s, reason):
                 await self._put_back(claim, outcome, reason, "waiting", head.attempts, delay_s)
             case Park(reason):
-                await self._put_back(claim, outcome, reason, "parked", head.attempts, None)
-            case Skip():
-                done = await shared.database.run(lambda: self._skip(claim, head))
+                await self._park(claim, head, why(reason, outcome))
+            case Skip(reason):
+                done = await shared.database.run(lambda: self._skip(claim, head, why(reason, outcome)))
+                shared.letters_wanted.set()
                 return 1 if done else None
             case LookUp():
                 found = await shared.database.run(lambda: inboxing.find(shared.name, message.event_id))
@@ -151,9 +153,32 @@ class Drain:
                 await shared.database.run(lambda: holding.release(claim, refund=1))
         return None
 
-    def _skip(self, claim: Claimed, head: Head) -> Script[bool]:
+    def _skip(self, claim: Claimed, head: Head, because: Why) -> Script[bool]:
         yield from inboxing.insert(self._shared.name, head.message.event_id, outcome="skipped")
-        return (yield from holding.remove(claim, head.held_seq))
+        ours = yield from holding.remove(claim, head.held_seq)
+        if ours:
+            yield from self._letter(claim, head, because)
+        return ours
+
+    async def _park(self, claim: Claimed, head: Head, because: Why) -> None:
+        def park() -> Script[None]:
+            if (yield from holding.put_back(claim, state="parked", why=because, attempts=head.attempts, delay_s=None)):
+                yield from self._letter(claim, head, because)
+
+        await self._shared.database.run(park)
+        self._shared.drain_wanted.set()
+        self._shared.letters_wanted.set()
+
+    def _letter(self, claim: Claimed, head: Head, because: Why) -> Script[None]:
+        return given_up(
+            self._shared,
+            claim.id,
+            head.message,
+            position=head.position,
+            shard=head.shard,
+            why=because,
+            attempts=head.attempts,
+        )
 
     async def _put_back(
         self, claim: Claimed, outcome: Result, reason: str, state: HeldState, attempts: int, delay_s: float | None

@@ -22,6 +22,7 @@ from relevo.consumer.gate import Gate
 from relevo.consumer.health import ConsumerHealth
 from relevo.consumer.intake import Intake
 from relevo.consumer.journal import Journal
+from relevo.consumer.letters import Letters, let_go, writes_letters
 from relevo.consumer.routing import Routes
 from relevo.consumer.runs import Runs, Slots
 from relevo.consumer.shared import Interrupt, Shared
@@ -71,6 +72,7 @@ class ConsumerEngine:
         )
         self._intake: Intake | None = None
         self._drain: Drain | None = None
+        self._letters: Letters | None = None
         self._broker_trouble = Trouble()
         self._broker_trouble.begin("not subscribed yet")
         self._lag: Mapping[str, int] = {}
@@ -114,6 +116,7 @@ class ConsumerEngine:
             "lag": dict(self._lag),
             "stopping": self._interrupt.stopping,
             "paused_by_people": self._pauses.snapshot(),
+            "dead_letters": self._letters.snapshot() if self._letters else {},
         }
         return ConsumerHealth(
             live=True, ready=not problems and not self._interrupt.stopping, problems=problems, detail=detail
@@ -175,6 +178,8 @@ class ConsumerEngine:
             batch_max=self._settings.batch_max,
         )
         drain = self._drain = Drain(shared, keys_max=max(1, min(16, self._settings.in_flight_max // 4)))
+        resources = self._resources
+        letters = self._letters = Letters(shared, resources.broker, resources.settings, resources.database.dialect)
         revoke_s = self._settings.stop_timeout_s / 2
 
         async def on_revoke(shards: Sequence[str]) -> None:
@@ -183,7 +188,7 @@ class ConsumerEngine:
         subscription.on_revoke(on_revoke)
         draining = asyncio.create_task(drain.run())
         beating = asyncio.create_task(self._beat(subscription))
-        looking = asyncio.create_task(self._look_at_pauses(shared))
+        beside = [asyncio.create_task(self._look_at_pauses(shared)), asyncio.create_task(letters.run())]
         taking = asyncio.create_task(intake.run())
         log.info("consumer %s: started on %s", self.consumer.name, ", ".join(self.consumer.topics))
         self.started.set()
@@ -194,8 +199,8 @@ class ConsumerEngine:
             cut_short = True
             raise
         finally:
-            looking.cancel()
             self.stop()
+            await let_go(beside)
             await self._leave(subscription, shared, [taking, draining, beating], cut_short)
         for task in (taking, draining, beating):
             if task.done() and not task.cancelled():
@@ -288,11 +293,8 @@ class ConsumerEngine:
         return Shared(
             *(name, self._owner, self._routes, self.consumer.policy, runs, self._database),
             Journal(name, self._owner, self._database),
-            self._resources.gate,
-            self._interrupt,
-            self._drain_wanted,
-            self._settings.lease_s,
-            self.consumer.topics,
-            self._pauses,
+            *(self._resources.gate, self._interrupt, self._drain_wanted, self._settings.lease_s),
+            *(self.consumer.topics, self._pauses),
+            dead_letters=writes_letters(self.consumer, self._resources.settings),
             counted=not self._resources.broker.capabilities.keeps_history,
         )

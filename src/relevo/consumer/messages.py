@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from relevo.consumer.handlers import Handler
+from relevo.consumer.letters import given_up
 from relevo.consumer.runs import Behind, Result, follow
 from relevo.consumer.shared import CONFLICTS_MAX, Shared, killer, unhandled, why
 from relevo.consumer.work import first_run
@@ -14,8 +15,9 @@ from relevo.decide import Again, Decision, HandBack, LookUp, Park, Pause, Settle
 from relevo.outcome import Accepted, Conflict, Failed
 from relevo.ports.broker import Delivery, Subscription
 from relevo.runtime.probes import probe
+from relevo.script import Script
 from relevo.storage import holding, inboxing
-from relevo.storage.holding import HeldState, KeyId
+from relevo.storage.holding import HeldState, KeyId, Why
 from relevo.storage.pausing import REASON
 
 STORED = "stored"
@@ -127,8 +129,9 @@ class Messages:
             case Park(reason):
                 await self._hold(item, outcome, reason, "parked", None, max(item.attempts, item.counted))
                 return True
-            case Skip():
-                await shared.database.run(lambda: inboxing.insert(shared.name, message.event_id, outcome="skipped"))
+            case Skip(reason):
+                await shared.database.run(lambda: self._skipped(item, why(reason, outcome)))
+                shared.letters_wanted.set()
                 return True
             case LookUp():
                 if await shared.database.run(lambda: inboxing.find(shared.name, message.event_id)):
@@ -142,18 +145,42 @@ class Messages:
     async def _hold(
         self, item: Item, outcome: Result | None, reason: str, state: HeldState, delay_s: float | None, attempts: int
     ) -> None:
-        delivery = item.delivery
-        await self._shared.database.run(
-            lambda: holding.hold(
+        delivery, shared = item.delivery, self._shared
+        because = why(reason, outcome)
+
+        def hold() -> Script[None]:
+            position = shared.position_of(delivery)
+            fate = yield from holding.hold(
                 item.key,
                 delivery.message,
                 delivery.shard,
-                self._shared.position_of(delivery),
+                position,
                 state=state,
-                why=why(reason, outcome),
+                why=because,
                 attempts=attempts,
                 delay_s=delay_s,
             )
-        )
+            if state == "parked" and fate == "held":
+                yield from self._letter(item, because, attempts)
+
+        await shared.database.run(hold)
         probe("consumer.held")
-        self._shared.drain_wanted.set()
+        shared.drain_wanted.set()
+        shared.letters_wanted.set()
+
+    def _skipped(self, item: Item, because: Why) -> Script[None]:
+        message = item.delivery.message
+        if (yield from inboxing.insert(self._shared.name, message.event_id, outcome="skipped")):
+            yield from self._letter(item, because, max(item.attempts, item.counted))
+
+    def _letter(self, item: Item, because: Why, attempts: int) -> Script[None]:
+        delivery, position = item.delivery, self._shared.position_of(item.delivery)
+        return given_up(
+            self._shared,
+            item.key,
+            delivery.message,
+            position=position,
+            shard=delivery.shard,
+            why=because,
+            attempts=attempts,
+        )

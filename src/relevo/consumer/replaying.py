@@ -1,8 +1,9 @@
 """Running messages again for one consumer, in the process of ``relevo replay`` and beside the live ones.
 
-*repair*: only handlers that said ``on_replay="apply"``, whatever the inbox says. *again*: every handler, under a new
-generation of the inbox, so that each message runs once per replay however often it is resumed; and the keys it touches
-are held from their first message to the end of the replay: what arrives meanwhile queues behind, and is drained then.
+*repair*: only handlers that said ``on_replay="apply"``, whatever the inbox says. *again*: every handler. Each replay
+has a generation of the inbox of its own, so that a message runs once per replay however often it is resumed. For
+*again* the keys it touches are held from their first message to the end of the replay: what arrives meanwhile queues
+behind, and is drained then.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from relevo.consumer.start import sources_of
 from relevo.consumer.threads import HandlerThreads
 from relevo.consumer.work import CALL, Done, Steps
 from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
-from relevo.errors import LostOwnershipError
+from relevo.errors import LostOwnershipError, StillRunningError
 from relevo.message import Message
 from relevo.outcome import Accepted, Conflict, Failed
 from relevo.policy import PROBE_BACKOFF
@@ -36,18 +37,22 @@ from relevo.storage.replaying import Failure, Mode
 DELAY_MAX_S = 5.0
 """Longest wait before a failed handler runs again: a replay is watched by a person, who can resume it later."""
 FENCE_S = 0.02
+FENCE_TIMEOUT_S = 60.0
+"""How long transactions that began before a key was held are waited for."""
 HELD = "its key is held for another reason (waiting or parked): settle that first, then resume the replay"
 
 
-def repaired(consumer: str, key: KeyId, message: Message) -> Steps[Done]:
-    """The handler despite the inbox row. What an operator skipped or discarded stays so, and what still waits in its
-    key's queue stays there."""
+def repaired(consumer: str, key: KeyId, message: Message, generation: int) -> Steps[Done]:
+    """The handler despite the inbox row, once in this ``generation`` (0, of a replay that was begun before repairs had
+    one: again). What an operator skipped or discarded stays so, and what still waits in its key's queue stays there."""
     held = yield Statement("held.lock_key", key.params())
     found = yield from inboxing.find(consumer, message.event_id)
     if found in ("skipped", "discarded"):
         return "duplicate"
     if held and found is None:
         return "behind"
+    if generation and not (yield from inboxing.insert(consumer, message.event_id, generation=generation)):
+        return "duplicate"
     if found is None:
         yield from inboxing.insert(consumer, message.event_id)  # purged since, or not delivered yet: done with this
     yield CALL
@@ -94,6 +99,7 @@ class Replayer:
         generation: int,
         holder: UUID,
         blocked: Sequence[tuple[str, bytes]] = (),
+        fence_timeout_s: float = FENCE_TIMEOUT_S,
     ) -> None:
         self._consumer = consumer
         self._routes = consumer.routes()
@@ -105,6 +111,8 @@ class Replayer:
         self._holder = holder
         self._blocked = set(blocked)
         self._claims: dict[KeyId, Claimed | None] = {}
+        self._fence_timeout_s = fence_timeout_s
+        self.held_keys: Sequence[tuple[str, bytes]] = ()
         self._threads = HandlerThreads(self._settings.threads)
         self._sources = sources_of(consumer, settings.database)
         self._catalog = Catalog(database.dialect, settings.database.schema, settings.database.prefix)
@@ -146,13 +154,17 @@ class Replayer:
             name, lease_s = self._consumer.name, self._settings.lease_s
             await self._database.run(holding.renew("consumer", name, self._holder, lease_s))
 
-    async def aclose(self) -> None:
-        """Let go of the keys: what queued behind is drained by the consumer's processes, and the keys are live then."""
-        try:
-            claims = [claim for claim in self._claims.values() if claim is not None]
+    async def rest(self) -> None:
+        """Let go of the keys until the next page: those behind which nothing arrived are live at once, the others when
+        the consumer's processes have worked off what did."""
+        if self._claims:
             self._claims.clear()
-            if claims:
-                await self._database.run(_released(claims))
+            self.held_keys = await self._database.run(replaying.let_go(self._job_id, self._holder))
+
+    async def aclose(self) -> None:
+        """Let go of everything. ``held_keys`` says which keys are not live yet."""
+        try:
+            await self.rest()
         finally:
             self._threads.close()
             for source in set(self._sources.values()):
@@ -174,10 +186,20 @@ class Replayer:
         if self._database.dialect != "postgresql":
             return  # one writer at a time: whoever wrote before has committed
         table = self._catalog.table("held_key")
-        before = await self._database.run(replaying.running(table), read_only=True)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._fence_timeout_s
+        before = {each.transaction for each in await self._database.run(replaying.running(table), read_only=True)}
         while before:
             await asyncio.sleep(FENCE_S)
-            before &= await self._database.run(replaying.running(table), read_only=True)
+            still = await self._database.run(replaying.running(table), read_only=True)
+            left = [each for each in still if each.transaction in before]
+            before = {each.transaction for each in left}
+            if left and loop.time() > end:
+                raise StillRunningError(
+                    f"{len(left)} transactions of the database that began before this replay held its keys are still "
+                    f"open after {self._fence_timeout_s:g} s, and may be handling one of them: "
+                    f"{'; '.join(map(str, left[:3]))}. End them (pg_terminate_backend) or wait, then resume"
+                )
 
     async def _key(self, key: KeyId, work: Sequence[tuple[Delivery, Handler | None]], tally: Tally) -> None:
         name = (key.topic, key.key)
@@ -232,13 +254,13 @@ class Replayer:
 
     def _steps(self, key: KeyId, message: Message) -> Steps[Done]:
         if self._mode == "repair":
-            return repaired(self._consumer.name, key, message)
+            return repaired(self._consumer.name, key, message, self._generation)
         claim = None if key.alone else self._claims[key]
         return again(self._consumer.name, claim, message, self._generation, self._settings.lease_s)
 
     async def _looked_up(self, message: Message) -> bool:
-        """After a lost reply to COMMIT. A repair leaves no mark of its own: it is applied again, which it may be."""
-        if self._mode == "repair":
+        """After a lost reply to COMMIT."""
+        if not self._generation:
             return False
         name, generation = self._consumer.name, self._generation
         return await self._database.run(inboxing.find(name, message.event_id, generation=generation)) is not None
@@ -247,8 +269,3 @@ class Replayer:
 def _failure(message: Message, outcome: object) -> Failure:
     said = why(getattr(outcome, "reason", "") or "failed", outcome)
     return Failure(message, said.error_type, said.error or said.reason)
-
-
-def _released(claims: Sequence[Claimed]) -> Script[None]:
-    for claim in claims:
-        yield from holding.release(claim, refund=0)

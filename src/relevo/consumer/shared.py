@@ -73,6 +73,10 @@ class Shared:
     """What people paused, as it was up to a second ago."""
     counted: bool = False
     """Whether positions are counted by each process, since the broker has none: they say nothing elsewhere."""
+    dead_letters: bool = False
+    """Whether what is given up is also published to its dead-letter topic."""
+    letters_wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a dead letter was written."""
 
     @property
     def paused(self) -> bool:

@@ -14,6 +14,7 @@ from email.utils import formatdate, getaddresses, parseaddr
 from typing import Any, Final, Literal
 
 from relevo.effects.declaring import EFFECTS, Effect, EffectRequest, Registry, Verify
+from relevo.effects.trust import refused, trusting
 from relevo.effects.verdicts import EffectRefused, NotDone
 from relevo.errors import ConfigError
 from relevo.policy import Backoff
@@ -27,17 +28,21 @@ Render = Callable[[EffectRequest], EmailMessage]
 
 @dataclass(frozen=True, slots=True)
 class SmtpServer:
-    """``security``: ``starttls`` (port 587), ``tls`` (465), or ``none`` for a relay on this machine."""
+    """``security``: ``starttls`` (port 587), ``tls`` (465), or ``none`` for a relay on this machine.
+    The certificate is checked by the system's authorities, or by those of ``ca_file`` (PEM) alone."""
 
     host: str
     port: int = 587
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     security: Literal["starttls", "tls", "none"] = "starttls"
+    ca_file: str | None = None
 
     def __post_init__(self) -> None:
         if self.security not in ("starttls", "tls", "none"):
             raise ConfigError(f"SmtpServer: security is 'starttls', 'tls' or 'none', not {self.security!r}")
+        if self.ca_file is not None:
+            trusting(self.ca_file)  # what cannot be read is told now
         if self.password is not None and self.security == "none" and self.host not in ("localhost", "127.0.0.1", "::1"):
             raise ConfigError("SmtpServer: a password would travel in the clear; use security='starttls' or 'tls'")
 
@@ -119,18 +124,19 @@ class _Send:
         try:
             if server.security == "tls":
                 smtp: smtplib.SMTP = smtplib.SMTP_SSL(
-                    server.host, server.port, timeout=self._timeout_s, context=ssl.create_default_context()
+                    server.host, server.port, timeout=self._timeout_s, context=trusting(server.ca_file)
                 )
             else:
                 smtp = smtplib.SMTP(server.host, server.port, timeout=self._timeout_s)
             if server.security == "starttls":
-                smtp.starttls(context=ssl.create_default_context())
+                smtp.starttls(context=trusting(server.ca_file))
             if server.user is not None:
                 smtp.login(server.user, server.password or "")
-        except (
-            OSError,
-            smtplib.SMTPException,
-        ) as error:  # nothing of the mail was sent; a wrong password can be mended
+        except ssl.SSLCertVerificationError as error:
+            raise refused(f"{server.host}:{server.port}", error) from None
+        except smtplib.SMTPNotSupportedError as error:
+            raise EffectRefused(f"{server.host}:{server.port} does not offer what is asked of it: {error}") from None
+        except (OSError, smtplib.SMTPException) as error:  # nothing was sent; a wrong password can be mended
             code = getattr(error, "smtp_code", None)
             raise NotDone(
                 f"no SMTP session with {server.host}:{server.port} ({type(error).__name__}, {code})"

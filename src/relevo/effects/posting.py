@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from relevo.effects.addresses import resolve
+from relevo.effects.trust import refused, trusting
 from relevo.effects.verdicts import EffectRefused, NotDone
 from relevo.errors import ConfigError
 
@@ -21,13 +22,13 @@ ANSWER_BYTES_MAX: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    status: int
     """``date``: what the receiver's clock showed, as it wrote it."""
 
+    status: int
     retry_after: str | None
     text: str
-
     date: str | None = None
+
 
 def parse(url: str) -> SplitResult:
     """Raises ``ConfigError`` for what is no usable http(s) URL; it never repeats a password."""
@@ -43,15 +44,26 @@ def parse(url: str) -> SplitResult:
     return parts
 
 
-def post(url: SplitResult, headers: Mapping[str, str], body: bytes, *, timeout_s: float, allow_private: bool) -> Answer:
+def post(
+    url: SplitResult,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    timeout_s: float,
+    allow_private: bool,
+    ca_file: str | None = None,
+) -> Answer:
     """POST ``body``. Raises ``NotDone`` while nothing was sent, ``EffectRefused`` for an address that may not be
-    reached, and whatever ``http.client`` raises once something was: then the outcome is unknown."""
+    reached and a certificate that is not accepted, and whatever ``http.client`` raises once something was sent: then
+    the outcome is unknown."""
     host = url.hostname or ""
     port = url.port or (443 if url.scheme == "https" else 80)
-    connection = _Pinned(host, port, resolve(host, port, allow_private=allow_private), url.scheme, timeout_s)
+    connection = _Pinned(host, port, resolve(host, port, allow_private=allow_private), url.scheme, timeout_s, ca_file)
     try:
         try:
             connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            raise refused(f"{host}:{port}", error) from None
         except (OSError, ssl.SSLError) as error:
             raise NotDone(f"no connection to {host}:{port} ({type(error).__name__}: {error})") from None
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
@@ -69,10 +81,12 @@ def post(url: SplitResult, headers: Mapping[str, str], body: bytes, *, timeout_s
 class _Pinned(http.client.HTTPConnection):
     """Connects to the addresses that were checked; the name is used for ``Host``, SNI and the certificate only."""
 
-    def __init__(self, host: str, port: int, addresses: Sequence[str], scheme: str, timeout_s: float) -> None:
+    def __init__(
+        self, host: str, port: int, addresses: Sequence[str], scheme: str, timeout_s: float, ca_file: str | None
+    ) -> None:
         super().__init__(host, port, timeout=timeout_s)
         self._addresses = addresses
-        self._tls = ssl.create_default_context() if scheme == "https" else None
+        self._tls = trusting(ca_file) if scheme == "https" else None
         self.default_port = 443 if self._tls else 80  # decides whether Host names the port
 
     def connect(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from relevo import signals
@@ -22,6 +24,16 @@ from relevo.storage import effecting
 from relevo.storage.ready import ensure_ready
 
 log = logging.getLogger("relevo.effects")
+
+
+@dataclass(frozen=True, slots=True)
+class EffectsHealth:
+    """``live``: the loop runs. ``ready``: effects are claimed. ``problems``: what is unavailable, by name."""
+
+    live: bool
+    ready: bool
+    problems: Mapping[str, str]
+    detail: Mapping[str, Any]
 
 
 class EffectRunner:
@@ -48,6 +60,7 @@ class EffectRunner:
         self._holder: UUID = uuid7()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = signals.subscribe(CHANNEL)
+        self._stopping = False
         self.problem: str | None = "not started"
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None] | None = None) -> None:
@@ -83,6 +96,14 @@ class EffectRunner:
             self._wake.close()
             if self._given is None:
                 await database.aclose()
+
+    def health(self) -> EffectsHealth:
+        """From memory, at once."""
+        problems = {} if self.problem is None else {"database": self.problem}
+        detail = {"effects": sorted(self.effects), "under_way": len(self._tasks), "stopping": self._stopping}
+        return EffectsHealth(
+            live=True, ready=not problems and not self._stopping, problems=problems, detail={"performing": detail}
+        )
 
     async def _start(self, database: Database, stop: asyncio.Event) -> None:
         failures = 0
@@ -128,4 +149,5 @@ class EffectRunner:
 
     async def _woken_by(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        self._stopping = True
         self._wake.set()

@@ -15,6 +15,7 @@ from relevo._version import __version__
 from relevo.effects import signing
 from relevo.effects.declaring import EFFECTS, Effect, EffectRequest, Registry, Verify
 from relevo.effects.posting import Answer, parse, post
+from relevo.effects.trust import trusting
 from relevo.effects.verdicts import EffectRefused, NotDone
 from relevo.errors import ConfigError, RelevoError
 from relevo.policy import Backoff
@@ -43,15 +44,19 @@ def webhook(
     verify: Verify | None = None,
     idempotent: bool = False,
     allow_private: bool = False,
+    ca_file: str | None = None,
     registry: Registry = EFFECTS,
 ) -> Effect:
     """Declare an effect that POSTs ``{"id", "type", "key", "data"}`` to ``url``.
 
     Signed with ``secret`` in ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature`` (``verify_signature`` is
     the other side); ``Idempotency-Key`` is the effect's. Redirects are not followed; an address that is not public is
-    refused unless ``allow_private``. 2xx: done. 408, 425, 429 and no connection: tried again. Any other 3xx or 4xx:
-    failed; 409 means *done before* from the second attempt on. 5xx, time-outs and broken connections: unknown, and sent
-    again only if the receiver honours ``Idempotency-Key`` and you say so with ``idempotent=True``.
+    refused unless ``allow_private``. Over https the certificate is checked, by the system's authorities or by those of
+    ``ca_file`` (PEM) alone; one that is not accepted is *failed*.
+
+    2xx: done. 408, 425, 429 and no connection: tried again. Any other 3xx or 4xx: failed; 409 means *done before* from
+    the second attempt on. 5xx, time-outs and broken connections: unknown, and sent again only if the receiver honours
+    ``Idempotency-Key`` and you say so with ``idempotent=True``.
     """
     if isinstance(url, str):
         parse(url)
@@ -61,7 +66,9 @@ def webhook(
     for reserved in (signing.ID, signing.TIMESTAMP, signing.SIGNATURE, "idempotency-key", "content-type", "host"):
         if reserved in extra:
             raise ConfigError(f"webhook {name!r}: the header {reserved!r} is set by Relevo")
-    act = _Post(name, url, secret, extra, timeout_s, allow_private)
+    if ca_file is not None:
+        trusting(ca_file)  # what cannot be read is told now
+    act = _Post(name, url, secret, extra, timeout_s, allow_private, ca_file)
     return registry.add(Effect(name, act, verify, timeout_s, retry or Backoff(), idempotent))
 
 
@@ -69,7 +76,14 @@ class _Post:
     """The act. No secret in its ``repr``."""
 
     def __init__(
-        self, name: str, url: Url, secret: Secret, headers: Mapping[str, str], timeout_s: float, allow_private: bool
+        self,
+        name: str,
+        url: Url,
+        secret: Secret,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        allow_private: bool,
+        ca_file: str | None,
     ) -> None:
         self.__module__ = __name__
         self.__qualname__ = f"webhook({name!r})"
@@ -78,6 +92,7 @@ class _Post:
         self._headers = headers
         self._timeout_s = timeout_s
         self._allow_private = allow_private
+        self._ca_file = ca_file
 
     def __repr__(self) -> str:
         return f"<{self.__qualname__}>"
@@ -98,7 +113,10 @@ class _Post:
             signing.SIGNATURE: signing.sign(secret, message_id, timestamp, body),
         }
         answer = post(
-            self._target(request), headers, body, timeout_s=self._timeout_s, allow_private=self._allow_private
+            *(self._target(request), headers, body),
+            timeout_s=self._timeout_s,
+            allow_private=self._allow_private,
+            ca_file=self._ca_file,
         )
         return _judge(answer, request.attempt)
 

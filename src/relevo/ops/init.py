@@ -45,6 +45,12 @@ def settings_file(*, database_url: str, broker_url: str) -> str:
         lines += [f"[{section.name}]"] if section.name else []
         for setting in section.settings:
             lines += _lines(setting, given.get((section.name, setting.name)))
+    lines += [
+        "",
+        "# What one consumer is to do, whatever its code says; a table per consumer.",
+        '# [consumers."billing"]',
+    ]
+    lines += ["# dead_letters = true"]
     lines += ["", "# What one topic wants; a table per topic.", '# [destinations."shop.order"]']
     lines += (f"# {setting.name} = {toml(setting.default)}" for setting in destination_settings())
     return "\n".join(lines) + "\n"

@@ -40,13 +40,15 @@ class Operator:
 
 @dataclass(slots=True)
 class Tally:
-    """What an act on many keys did. ``busy``: keys left alone, a process was draining them."""
+    """What an act on many keys did. ``busy``: keys left alone, a process was draining them. ``cancelled``: somebody
+    ended the job before it was through."""
 
     keys: int = 0
     messages: int = 0
     busy: int = 0
     job_id: UUID | None = None
     resumed: bool = False
+    cancelled: bool = False
     per_side: dict[str, int] = field(default_factory=dict)
 
 
@@ -199,6 +201,7 @@ def _step(
     """Some keys, their audit row and how far the job got, in one transaction. False: nothing is left."""
     now = yield from auditing.locked(job.job_id)
     if now is None:
+        tally.cancelled = True
         return False
     keys = yield from parking.page(selection, state="parked", after=now.cursor, limit=limit)
     if not keys:

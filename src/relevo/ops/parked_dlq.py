@@ -1,8 +1,8 @@
-"""Dead letters, for teams whose tools live there: parked messages to ``{consumer}.{topic}.dlq``, and back.
+"""Dead letters by hand, for teams whose tools live there: parked messages to ``{consumer}.{topic}.dlq``.
 
 Bytes, key and headers are as they were, causes stand beside them as headers. A message leaves its queue only after the
-broker confirmed it, in one transaction with its inbox row (discarded) and the audit; killed in between, it is published
-again. What comes back is queued behind what is held of its key, or drains at once.
+broker confirmed it, in one transaction with its inbox row (discarded), the audit and the job's progress; killed in
+between, the batch under way is published again, under the same ids. One process publishes at a time.
 """
 
 from __future__ import annotations
@@ -11,56 +11,37 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
-import msgspec
-
-from relevo.errors import MisuseError, RefusedError
-from relevo.message import Message
+from relevo.errors import LostOwnershipError, MisuseError
+from relevo.ids import uuid7
 from relevo.ops.parked import Operator, Tally, count, described
-from relevo.outcome import PublishOutcome, Rejected, Unavailable
-from relevo.ports.broker import Delivery, Publisher, Subscription
+from relevo.ports.broker import Publisher
 from relevo.ports.database import Database
 from relevo.relay.sending import send
+from relevo.runtime.dead_letters import dead_letter, dlq_topic, said
 from relevo.runtime.probes import probe
-from relevo.runtime.texts import clean
 from relevo.script import Script
-from relevo.storage import auditing, holding, inboxing, parking
-from relevo.storage.auditing import Act
-from relevo.storage.holding import KeyId, Why
+from relevo.storage import auditing, duties, parking
+from relevo.storage.auditing import Act, Job
+from relevo.storage.duties import Duty
+from relevo.storage.holding import Why
 from relevo.storage.parking import Acted, Done, HeldKey, Queued, Selection, readable
 
 BATCH = 200
-CAUSE_BYTES_MAX = 1000
-CONSUMER, TOPIC, KEY, ALONE, POSITION, SHARD = (
-    "relevo-consumer",
-    "relevo-original-topic",
-    "relevo-held-key",
-    "relevo-alone",
-    "relevo-position",
-    "relevo-shard",
-)
-CAUSES = ("relevo-cause", "relevo-error-group", "relevo-attempts")
-OURS = frozenset((CONSUMER, TOPIC, KEY, ALONE, POSITION, SHARD, *CAUSES))
-
-
-def dlq_topic(consumer: str, topic: str) -> str:
-    """Where the dead letters of one consumer and topic live."""
-    return f"{consumer}.{topic}.dlq"
+"""Messages of one key that are under way at once: what a crash may publish twice."""
+DUTY = "parked publish"
+TAKEN_OVER = "this process stood still until its lease was over, and another one publishes: run the command again"
 
 
 @dataclass(slots=True)
 class Published(Tally):
-    """``problems``: keys that stay parked with what was not taken, and why."""
+    """``problems``: keys that stay parked with what was not taken, and why; ``problem_count``: also those that an
+    earlier process of this job met. ``total``: messages, as counted when the job began."""
 
     problems: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Returned:
-    """``queued`` for their keys; ``known``: already processed, so left alone."""
-
-    queued: int = 0
-    known: int = 0
+    problem_count: int = 0
+    total: int | None = None
 
 
 def check_side(selection: Selection) -> Selection:
@@ -90,147 +71,156 @@ async def publish(
     selection: Selection,
     operator: Operator,
     *,
-    report: Callable[[Tally, int | None], None] = lambda tally, total: None,
+    lease_s: float = 15.0,
+    rate: float | None = None,
+    report: Callable[[Published], None] = lambda tally: None,
+    waits: Callable[[], None] = lambda: None,
 ) -> Published:
-    """Move every message of every parked key of ``selection`` to its dead-letter topic, in order."""
-    total = (await count(database, selection)).keys
-    tally, after = Published(), dict[str, Any]()
-    act = Act("parked.publish", operator.actor, operator.reason, selection.document())
-    while keys := await database.run(parking.page(selection, state="parked", after=after, limit=100), read_only=True):
-        for key in keys:
-            problem = await _publish_key(database, publisher, key, act, tally)
-            if problem is not None:
-                tally.problems.append(f"key {readable(key.id.key)!r} of {key.id.topic}: {problem}")
-        after = keys[-1].place
-        report(tally, total)
-    return tally
+    """Move every message of every parked key of ``selection`` to its dead-letter topic, in order; ``rate``: messages a
+    second. Takes up an unfinished job of the same selection.
 
-
-async def _publish_key(
-    database: Database, publisher: Publisher, key: HeldKey, act: Act, tally: Published
-) -> str | None:
-    """``None`` when the key is live afterwards, else why it is not."""
-    epoch = await database.run(parking.epoch(key.id))
-    if not isinstance(epoch, int):
-        tally.busy += 1
-        return "it is not parked any more"
-    while True:
-        queue = await database.run(parking.queue(key.id, limit=BATCH), read_only=True)
-        outcomes = await send(publisher, [dead_letter(key, queued) for queued in queue])
-        probe("parked.published")
-        taken = queue[: min(outcomes)] if outcomes else queue
-        done = await database.run(_gone(key.id, epoch, taken, act))
-        if not isinstance(done, Acted):
-            return "somebody else changed it meanwhile; what was published may come twice"
-        tally.messages += done.messages
-        if done.live:
-            tally.keys += 1
-            return None
-        if outcomes:
-            return _why(outcomes[min(outcomes)])
-
-
-def _gone(id: KeyId, epoch: int, taken: Sequence[Queued], act: Act) -> Script[Done]:
-    done = yield from parking.drop_some(id, epoch, [queued.held_seq for queued in taken])
-    if isinstance(done, Acted) and done.messages:
-        ids = [str(queued.message.event_id) for queued in taken]
-        yield from auditing.record(act, done.messages, detail={**described(id), "event_ids": ids})
-    return done
-
-
-def dead_letter(key: HeldKey, queued: Queued) -> Message:
-    """The message for the dead-letter topic: as it was, with the causes beside."""
-    id = key.id
-    headers = {
-        **queued.message.headers,
-        "relevo-cause": clean(key.reason, CAUSE_BYTES_MAX),
-        "relevo-attempts": str(key.attempts),
-        CONSUMER: id.consumer,
-        TOPIC: id.topic,
-        KEY: id.key.hex(),
-        ALONE: "1" if id.alone else "0",
-        POSITION: str(queued.position),
-        SHARD: queued.shard,
-    }
-    if key.error_type:
-        headers["relevo-error-group"] = clean(key.error_type, CAUSE_BYTES_MAX)
-    return msgspec.structs.replace(queued.message, topic=dlq_topic(id.consumer, id.topic), headers=headers)
-
-
-async def waiting(subscription: Subscription, *, wait_s: float) -> int:
-    """Messages in the dead-letter topic that nobody brought back yet; waits for the broker to assign its shards."""
-    deadline = asyncio.get_running_loop().time() + wait_s
-    while True:
-        lag = await subscription.lag()
-        if lag or asyncio.get_running_loop().time() > deadline:
-            return sum(lag.values())
-        taken = await subscription.take(1, 0.2)
-        if taken:
-            await subscription.hand_back(taken)
-
-
-async def bring_back(database: Database, subscription: Subscription, operator: Operator, *, wait_s: float) -> Returned:
-    """Queue everything that stands in the dead-letter topic for its key again, and settle it there.
-
-    Raises ``RefusedError`` at a message that Relevo did not put there; what came before it is brought back.
+    While another process publishes, or one that was killed may still come back, ``waits`` is called and it is waited
+    for. Raises ``LostOwnershipError`` when this one was taken for dead, ``UnreachableError``; both can be resumed.
     """
-    returned = Returned()
-    deadline = asyncio.get_running_loop().time() + wait_s
-    while True:
-        deliveries = await subscription.take(BATCH, 1.0)
-        if not deliveries:
-            lag = await subscription.lag()
-            if (lag and not sum(lag.values())) or asyncio.get_running_loop().time() > deadline:
-                return returned
-            continue
-        deadline = asyncio.get_running_loop().time() + wait_s
-        letters = [(delivery, original(delivery)) for delivery in deliveries]
-        await database.run(_back(letters, operator, returned))
-        probe("parked.brought_back")
-        await subscription.settle(deliveries)
-        await subscription.flush()
-
-
-def original(delivery: Delivery) -> tuple[KeyId, Message, str, int]:
-    """Key, message, shard and position as they were before it became a dead letter."""
-    letter = delivery.message
-    headers = letter.headers
+    holder = uuid7()
+    duty = await _take(database, holder, lease_s, waits)
     try:
-        id = KeyId("consumer", headers[CONSUMER], headers[TOPIC], bytes.fromhex(headers[KEY]), headers[ALONE] == "1")
-        shard, position = headers[SHARD], int(headers[POSITION])
-    except (KeyError, ValueError):
-        raise RefusedError(
-            f"message {letter.event_id} of {letter.topic} (shard {delivery.shard}, position {delivery.position}) was "
-            "not put there by `relevo parked publish`: nothing is known of where it belongs"
-        ) from None
-    kept = {name: value for name, value in headers.items() if name not in OURS}
-    return id, msgspec.structs.replace(letter, topic=id.topic, headers=kept), shard, position
+        act = Act("parked.publish", operator.actor, operator.reason, selection.document())
+        total = (await count(database, selection)).messages
+        job = await database.run(auditing.begin(act, rate=rate, total=total))
+        work = _Publishing(database, publisher, act, job, duty, lease_s, rate, report)
+        return await work.run(selection)
+    finally:
+        await asyncio.shield(database.run(duties.leave(holder)))
 
 
-def _back(
-    letters: Sequence[tuple[Delivery, tuple[KeyId, Message, str, int]]], operator: Operator, returned: Returned
-) -> Script[None]:
-    queued, ids = 0, []
-    for _, (id, message, shard, position) in letters:
-        yield from inboxing.forget_discarded(id.consumer, message.event_id)
-        why = Why("back from dead letters")
-        fate = yield from holding.hold(id, message, shard, position, state="parked", why=why, attempts=0, delay_s=None)
-        if fate == "held":
-            yield from parking.free(id)
-        queued += fate != "done"
-        if fate != "done":
-            ids.append(str(message.event_id))
-    if ids:
-        act = Act("parked.from-dlq", operator.actor, operator.reason, {"topic": letters[0][0].message.topic})
-        yield from auditing.record(act, queued, detail={"event_ids": ids})
-    returned.queued += queued
-    returned.known += len(letters) - queued
+async def _take(database: Database, holder: UUID, lease_s: float, waits: Callable[[], None]) -> Duty:
+    waited = False
+    while (duty := await database.run(duties.take(DUTY, holder, lease_s))) is None:
+        if not waited:
+            waits()
+        waited = True
+        await asyncio.sleep(min(0.5, lease_s / 4))
+    return duty
 
 
-def _why(outcome: PublishOutcome) -> str:
-    match outcome:
-        case Rejected(code, reason):
-            return f"the broker refused it ({code}: {reason})"
-        case Unavailable(reason):
-            return f"the broker is unavailable ({reason})"
-    return "the broker did not confirm it"
+class _Publishing:
+    """One process's turn at the job. ``cursor``: ``after``, the place of the last key that is done with, and
+    ``problems``, how many were not."""
+
+    def __init__(
+        self,
+        database: Database,
+        publisher: Publisher,
+        act: Act,
+        job: Job,
+        duty: Duty,
+        lease_s: float,
+        rate: float | None,
+        report: Callable[[Published], None],
+    ) -> None:
+        self._database, self._publisher, self._act, self._job = database, publisher, act, job
+        self._duty, self._lease_s, self._rate, self._report = duty, lease_s, rate, report
+        self._loop = asyncio.get_running_loop()
+        self._began = self._renewed = self._loop.time()
+        self._after: Mapping[str, Any] = job.cursor.get("after", {})
+        resumed = job.done > 0 or bool(job.cursor)
+        problems = int(job.cursor.get("problems", 0))
+        self.tally = Published(job_id=job.job_id, resumed=resumed, problem_count=problems, total=job.total)
+
+    async def run(self, selection: Selection) -> Published:
+        tally = self.tally
+        while keys := await self._database.run(
+            parking.page(selection, state="parked", after=self._after, limit=100), read_only=True
+        ):
+            for key in keys:
+                if not await self._key(key):
+                    tally.cancelled = True
+                    return tally
+                self._report(tally)
+        tally.cancelled = not await self._database.run(self._end())
+        return tally
+
+    async def _key(self, key: HeldKey) -> bool:
+        """Until it is live, or stays as it is with a problem. False: the job was cancelled."""
+        epoch = await self._database.run(parking.epoch(key.id))
+        if not isinstance(epoch, int):
+            self.tally.busy += 1
+            return await self._stays(key, "it is not parked any more")
+        limit = BATCH if self._rate is None else max(1, min(BATCH, int(self._rate / 4)))
+        while True:
+            await self._renew()
+            if not await self._database.run(auditing.running(self._job.job_id), read_only=True):
+                return False
+            queue = await self._database.run(parking.queue(key.id, limit=limit), read_only=True)
+            outcomes = await send(self._publisher, [_letter(key, queued) for queued in queue])
+            probe("parked.published")
+            taken = queue[: min(outcomes)] if outcomes else queue
+            done, going_on = await self._database.run(self._gone(key, epoch, taken, over=not outcomes))
+            if not isinstance(done, Acted):
+                return going_on and await self._stays(
+                    key, "somebody else changed it meanwhile; what was published may come twice"
+                )
+            probe("parked.moved")
+            self.tally.messages += done.messages
+            if done.live:
+                self.tally.keys += 1
+                return going_on
+            if outcomes:
+                return going_on and await self._stays(key, said(outcomes[min(outcomes)]))
+            if not going_on:
+                return False
+            if self._rate is not None:
+                await asyncio.sleep(max(0.0, self._began + self.tally.messages / self._rate - self._loop.time()))
+
+    async def _renew(self) -> None:
+        if self._loop.time() < self._renewed + self._lease_s / 3:
+            return
+        self._renewed = self._loop.time()
+        if await self._database.run(duties.take(DUTY, self._duty.holder, self._lease_s)) is None:
+            raise LostOwnershipError(TAKEN_OVER)
+
+    def _gone(self, key: HeldKey, epoch: int, taken: Sequence[Queued], *, over: bool) -> Script[tuple[Done, bool]]:
+        """What was confirmed leaves its queue, also when the job was cancelled meanwhile (false)."""
+        yield from duties.hold(self._duty)
+        going_on = (yield from auditing.locked(self._job.job_id)) is not None
+        done = yield from parking.drop_some(key.id, epoch, [queued.held_seq for queued in taken])
+        if isinstance(done, Acted):
+            if done.messages:
+                ids = [str(queued.message.event_id) for queued in taken]
+                detail = {**described(key.id), "event_ids": ids}
+                yield from auditing.record(self._act, done.messages, detail=detail, job_id=self._job.job_id)
+            if done.live and over:
+                self._after = key.place
+            yield from auditing.advance(self._job.job_id, cursor=self._cursor(), done=done.messages)
+        return done, going_on
+
+    async def _stays(self, key: HeldKey, problem: str) -> bool:
+        """Pass it by and remember why."""
+        self.tally.problems.append(f"key {readable(key.id.key)!r} of {key.id.topic}: {problem}")
+        self.tally.problem_count += 1
+        self._after = key.place
+
+        def pass_by() -> Script[bool]:
+            yield from duties.hold(self._duty)
+            going_on = yield from auditing.locked(self._job.job_id)
+            yield from auditing.advance(self._job.job_id, cursor=self._cursor(), done=0)
+            return going_on is not None
+
+        return await self._database.run(pass_by())
+
+    def _cursor(self) -> dict[str, Any]:
+        return {"after": dict(self._after), "problems": self.tally.problem_count}
+
+    def _end(self) -> Script[bool]:
+        if (yield from auditing.locked(self._job.job_id)) is None:
+            return False
+        yield from auditing.finish(self._job.job_id, "failed" if self.tally.problem_count else "done")
+        return True
+
+
+def _letter(key: HeldKey, queued: Queued) -> Any:
+    why = Why(key.reason, key.error_type)
+    return dead_letter(
+        key.id, queued.message, position=queued.position, shard=queued.shard, why=why, attempts=key.attempts
+    )

@@ -12,10 +12,11 @@ import msgspec
 from relevo.brokers import broker_for
 from relevo.clients import database_for
 from relevo.consumer import Consumer
-from relevo.consumer.replaying import Replayer
+from relevo.consumer.replaying import FENCE_TIMEOUT_S, Replayer
 from relevo.errors import MisuseError, RefusedError
 from relevo.ids import uuid7
 from relevo.ops.replay_into import Forwarder
+from relevo.ops.replay_pauses import Watch
 from relevo.ops.replay_sources import Selection, count, opened
 from relevo.ops.replay_turn import Report, Turn, Worker
 from relevo.ports.broker import Broker
@@ -23,6 +24,7 @@ from relevo.ports.database import Database
 from relevo.settings import Settings
 from relevo.storage import replaying
 from relevo.storage.auditing import Act
+from relevo.storage.parking import readable
 from relevo.storage.ready import ensure_ready
 from relevo.storage.replaying import Mode, Stored
 
@@ -49,7 +51,8 @@ class Plan(msgspec.Struct, kw_only=True):
 
 class Replays:
     """One process's way to replay: ``consumer`` and its code, or ``None`` for a replay into a topic. Use as ``async
-    with``; ``database`` and ``broker`` given stay open."""
+    with``; ``database`` and ``broker`` given stay open. ``fence_timeout_s``: how long *again*
+    waits for transactions that began before it held a key (PostgreSQL)."""
 
     def __init__(
         self,
@@ -58,12 +61,14 @@ class Replays:
         *,
         database: Database | None = None,
         broker: Broker | None = None,
+        fence_timeout_s: float = FENCE_TIMEOUT_S,
     ) -> None:
         self._settings = settings
         self._consumer = consumer
         self._given = database
         self.database = database or database_for(settings.database)
         self.broker = broker or broker_for(settings.broker.url, settings.broker.options)
+        self._fence_timeout_s = fence_timeout_s
         self._holder = uuid7()
 
     async def __aenter__(self) -> Replays:
@@ -125,17 +130,20 @@ class Replays:
         lease_s = self._settings.consumer.lease_s
         if not await self.database.run(replaying.claim(job_id, self._holder, lease_s)):
             raise RefusedError(f"another process works on replay {job_id}")
-        await self.database.run(replaying.forget_failures(job_id))
+        failed = await self.database.run(replaying.failed_ids(job_id), read_only=True)
         filter_ = dict(stored.filter)
         end, _ = int(filter_.pop("end")), filter_.pop("consumer")
         selection = msgspec.convert(filter_, Selection, strict=False)
-        turn = Turn(stored, selection, self.database, self._holder, lease_s, report)
+        watch = Watch(self.database, self._name, selection.into)
+        turn = Turn(stored, failed, selection, self.database, self._holder, lease_s, watch, report)
         worker: Worker = await self._worker(stored, selection)
         try:
             async with opened(selection, self.database, self.broker, dict(turn.positions), end) as history:
-                return await turn.work(history, worker, stop)
+                await turn.work(history, worker, stop)
         finally:
             await worker.aclose()
+        turn.report.held_keys = [f"{topic}/{readable(key)}" for topic, key in worker.held_keys]
+        return turn.report
 
     async def _worker(self, stored: Stored, selection: Selection) -> Worker:
         if self._consumer is None:
@@ -151,6 +159,7 @@ class Replays:
             job_id=stored.job_id,
             generation=stored.generation,
             holder=self._holder,
+            fence_timeout_s=self._fence_timeout_s,
         )
 
     @property

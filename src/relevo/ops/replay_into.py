@@ -22,6 +22,7 @@ class Forwarder:
         self._publisher = publisher
         self._topic = topic
         self._blocked: set[bytes] = set()
+        self.held_keys: Sequence[tuple[str, bytes]] = ()
 
     async def page(self, deliveries: Sequence[Delivery]) -> Tally:
         """Until each is accepted or refused; outages are waited out."""
@@ -43,6 +44,8 @@ class Forwarder:
         return tally
 
     async def renew(self) -> None: ...
+
+    async def rest(self) -> None: ...
 
     async def aclose(self) -> None:
         await self._publisher.aclose()

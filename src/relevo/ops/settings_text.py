@@ -21,6 +21,7 @@ from relevo.settings import (
     EffectsSettings,
     HealthSettings,
     LogSettings,
+    NamedConsumerSettings,
     RelaySettings,
     RetentionSettings,
     Settings,
@@ -72,6 +73,7 @@ DESCRIPTIONS: Final = {
     "health.port": "Port of the health endpoint; 0 switches it off.",
     "log.format": "Lines for people (text) or for machines (json).",
     "log.level": "The least severe level that is written.",
+    'consumers."NAME".dead_letters': "Whether a copy of what this consumer gives up also goes to NAME.TOPIC.dlq.",
     'destinations."TOPIC".on_rejected': "When the broker refuses a message: park its key, block the topic, or skip the "
     "message.",
 }
@@ -115,6 +117,11 @@ def settings_tree() -> list[Section]:
     return [Section(name, _first_sentence(struct), _settings(name, struct)) for name, struct in _SECTIONS.items()]
 
 
+def named_consumer_settings() -> Sequence[Setting]:
+    """The settings of one consumer, ``[consumers."NAME"]``."""
+    return _settings('consumers."NAME"', NamedConsumerSettings)
+
+
 def destination_settings() -> Sequence[Setting]:
     """The settings of one topic, ``[destinations."TOPIC"]``."""
     return _settings('destinations."TOPIC"', DestinationSettings)
@@ -124,7 +131,7 @@ def _settings(section: str, struct: type[msgspec.Struct]) -> list[Setting]:
     found = []
     hints = typing.get_type_hints(struct)
     for field in msgspec.structs.fields(struct):
-        if not section and (field.name in _SECTIONS or field.name == "destinations"):
+        if not section and (field.name in _SECTIONS or field.name in ("consumers", "destinations")):
             continue
         path = f"{section}.{field.name}" if section else field.name
         default = field.default if field.default is not msgspec.NODEFAULT else _made(field)

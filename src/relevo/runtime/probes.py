@@ -34,7 +34,10 @@ KNOWN = {
     "parked.stepping": "an operator's job changed some keys, nothing is committed",
     "parked.stepped": "a step of an operator's job is committed",
     "parked.published": "dead letters are confirmed, their originals still held",
+    "parked.moved": "dead letters are confirmed and left their queue",
     "parked.brought_back": "dead letters are queued again, not settled at the broker",
+    "letters.published": "dead letters of a consumer are confirmed, not removed from the table",
+    "letters.settled": "dead letters of a consumer are published and removed",
     "consumer.taken": "deliveries were taken, nothing is written",
     "consumer.journaled": "the batch stands in the journal",
     "consumer.began": "the inbox row is written, the handler has not run",
@@ -51,9 +54,9 @@ KNOWN = {
     "replay.stored": "the position of a replay is stored",
     "consumer.stored": "a durable handler's message is in the table, not acknowledged",
     "purge.batch": "a batch of old rows is gone and committed",
+    "purge.partition": "a partition of the outbox is cut or dropped, not committed",
     "mover.inserted": "scheduled messages are in the outbox, not committed",
     "mover.committed": "scheduled messages were moved and committed",
-    "purge.partition": "a partition of the outbox is cut or dropped, not committed",
 }
 
 _SAID = {"kill": "SIGKILL", "freeze": "SIGSTOP", "cut": "CUT"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
-from relevo.script import Row, Script, Statement
+from relevo.script import Row, Rows, Script, Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,28 @@ def locked(job_id: UUID) -> Script[Job | None]:
     """The job as it stands, its row locked for this step; ``None`` when it is not running any more."""
     rows = yield Statement("job.lock", {"job_id": str(job_id)})
     return _job(rows[0]) if rows else None
+
+
+def running(job_id: UUID) -> Script[bool]:
+    """Whether it still is: nobody cancelled it."""
+    return (yield from state_of(job_id)) == "running"
+
+
+def state_of(job_id: UUID) -> Script[str | None]:
+    """``None``: there is no such job."""
+    rows = yield Statement("job.state", {"job_id": str(job_id)})
+    return rows[0][0] if rows else None
+
+
+def jobs(state: str | None, limit: int) -> Script[Rows]:
+    """Rows of id, kind, state, done, total, rate, actor, reason, started and updated, the newest first."""
+    return (yield Statement("job.list", {"state": state, "limit": limit}))
+
+
+def cancel(job_id: UUID) -> Script[str | None]:
+    """Running, paused, or failed and to be resumed → cancelled; its kind, or ``None`` if it was none of these."""
+    rows = yield Statement("job.cancel", {"job_id": str(job_id)})
+    return rows[0][0] if rows else None
 
 
 def advance(job_id: UUID, *, cursor: Mapping[str, Any], done: int) -> Script[None]:

@@ -35,11 +35,6 @@ def insert_many(consumer: str, event_ids: Sequence[str]) -> Script[set[str]]:
     return {row[0] for row in rows}
 
 
-def forget_discarded(consumer: str, event_id: UUID) -> Script[None]:
-    """A message that was given up comes back: forget that it was. One that was processed stays known."""
-    yield Statement("dlq.forgotten", {"consumer": consumer, "event_id": str(event_id)})
-
-
 def find_many(consumer: str, event_ids: Sequence[str]) -> Script[set[str]]:
     """Those of ``event_ids`` that the inbox knows."""
     rows = yield Statement("inbox.find_many", {"consumer": consumer, "event_ids": list(event_ids)})
@@ -53,11 +48,9 @@ def take_back(consumer: str, event_ids: Sequence[str], *, xid: str | None = None
     yield Statement("inbox.take_back", params) if xid is None else Statement("inbox.undo", {**params, "xid": xid})
 
 
-def purge(window_s: float, limit: int = 1_000) -> Script[int]:
-    """Remove up to ``limit`` rows older than ``window_s`` seconds; returns how many. Repeat, a transaction each, until
-    it returns 0: no long lock, and a row another purge holds is skipped."""
-    rows = yield Statement("inbox.purge", {"window_s": window_s, "limit": limit})
-    return len(rows)
+def forget_given_up(consumer: str, event_id: UUID) -> Script[None]:
+    """A message that was discarded or skipped comes back: forget that it was. One that was processed stays known."""
+    yield Statement("dlq.forgotten", {"consumer": consumer, "event_id": str(event_id)})
 
 
 def identity() -> Script[int]:

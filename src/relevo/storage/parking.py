@@ -14,7 +14,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from relevo.message import Message
-from relevo.storage.rows import headers_from
+from relevo.outgoing import headers_from
 from relevo.script import Row, Script, Statement
 from relevo.storage import inboxing
 from relevo.storage.holding import KeyId, Side

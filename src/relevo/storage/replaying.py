@@ -79,10 +79,10 @@ def end() -> Script[int]:
 def create(
     act: Act, mode: Mode, consumer: str, *, rate: float | None, total: int | None, keep: Mapping[str, Any] | None
 ) -> Script[UUID]:
-    """A new job with its audit row, and what must not be purged meanwhile. *again* gets the consumer's next
-    generation; two that start at once collide on it, and one of them fails."""
+    """A new job with its audit row, and what must not be purged meanwhile. It gets the
+    consumer's next generation of the inbox; two that start at once collide on it, and one of them fails."""
     job_id, generation = uuid4(), 0
-    if mode == "again":
+    if mode != "into":
         rows = yield Statement("replay.next_generation", {"consumer": consumer})
         generation = int(rows[0][0])
     yield Statement(
@@ -134,9 +134,11 @@ def advance(
     done: int,
     failures: Sequence[Failure] = (),
     *,
+    mended: Sequence[UUID] = (),
     state: str = "running",
 ) -> Script[bool]:
-    """How far it got, in one transaction with what failed. False: another process works on it by now."""
+    """How far it got, in one transaction with what failed, and what failed before and ran now. False: another process
+    works on it by now, or it was cancelled."""
     rows = yield Statement(
         "replay.advance",
         {
@@ -149,6 +151,8 @@ def advance(
     )
     if not rows:
         return False
+    if mended:
+        yield Statement("replay.mended", {"job_id": str(job_id), "ids": [str(each) for each in mended]})
     for failure in failures:
         message = failure.message
         yield Statement(
@@ -169,7 +173,7 @@ def leave(job_id: UUID, holder: UUID, *, ended: bool) -> Script[None]:
     """Let go of it. ``ended``: nothing of the outbox is kept for it any more."""
     yield Statement("replay.release", {"job_id": str(job_id), "holder": str(holder)})
     if ended:
-        yield Statement("replay.keep_no_more", {"name": _keep_name(job_id)})
+        yield from keep_no_more(job_id)
 
 
 def failures(job_id: UUID, limit: int) -> Script[list[tuple[UUID, str, bytes | None, str | None, str]]]:
@@ -178,8 +182,15 @@ def failures(job_id: UUID, limit: int) -> Script[list[tuple[UUID, str, bytes | N
     return [(UUID(row[0]), row[1], None if row[2] is None else bytes(row[2]), row[3], row[4]) for row in rows]
 
 
-def forget_failures(job_id: UUID) -> Script[None]:
-    yield Statement("replay.forget_failures", {"job_id": str(job_id)})
+def failed_ids(job_id: UUID) -> Script[frozenset[UUID]]:
+    """Messages that could not be run so far."""
+    rows = yield Statement("replay.failed_ids", {"job_id": str(job_id)})
+    return frozenset(UUID(row[0]) for row in rows)
+
+
+def keep_no_more(job_id: UUID) -> Script[None]:
+    """Nothing of the outbox is kept for it any more."""
+    yield Statement("replay.keep_no_more", {"name": _keep_name(job_id)})
 
 
 def hold_key(id: KeyId, job_id: UUID, holder: UUID, lease_s: float) -> Script[Claimed | None]:
@@ -191,7 +202,7 @@ def hold_key(id: KeyId, job_id: UUID, holder: UUID, lease_s: float) -> Script[Cl
             "topic": id.topic,
             "key": id.key,
             "bucket": bucket_of(id.key, job_id),
-            "reason": f"replay {job_id}",
+            "reason": _reason(job_id),
             "holder": str(holder),
             "lease_s": lease_s,
         },
@@ -214,11 +225,48 @@ def still_ours(claim: Claimed, lease_s: float) -> Script[bool]:
     return bool(rows)
 
 
-def running(table: str) -> Script[frozenset[str]]:
+def let_go(job_id: UUID, holder: UUID | None = None) -> Script[list[tuple[str, bytes]]]:
+    """The keys that a replay holds (``holder``: only if this process does): live at once where nothing arrived
+    meanwhile. Returns the others, as (topic, key): the consumer's processes work them off, and they are live then."""
+    found = yield from find(job_id)
+    params = {
+        "consumer": "" if found is None else found.consumer,
+        "reason": _reason(job_id),
+        "holder": None if holder is None else str(holder),
+    }
+    yield Statement("replay_keys.lock", params)  # before the look at their queues: arrivals wait here
+    yield Statement("replay_keys.live", params)
+    rows = yield Statement("replay_keys.let_go", params)
+    return sorted((row[0], bytes(row[1])) for row in rows)
+
+
+class Running(NamedTuple):
+    """A transaction that may have found a key live before it was held. ``since_s``: how long it has been open. Another
+    role's session tells only its ``pid``."""
+
+    transaction: str
+    pid: int
+    user: str | None
+    application: str | None
+    state: str | None
+    since_s: float | None
+
+    def __str__(self) -> str:
+        said = [self.state, f"for {self.since_s:.0f} s" if self.since_s is not None else None]
+        said += [f"user {self.user}" if self.user else None, self.application and f"application {self.application}"]
+        about = ", ".join(each for each in said if each)
+        return f"pid {self.pid}" + (f" ({about})" if about else "")
+
+
+def running(table: str) -> Script[list[Running]]:
     """Transactions that may have found a key live before it was held (PostgreSQL). When all of them have ended, nothing
     of the key is under way any more."""
     rows = yield Statement("replay_keys.running", {"table": table})
-    return frozenset(row[0] for row in rows)
+    return [Running(row[0], int(row[1]), row[2], row[3], row[4], row[5]) for row in rows]
+
+
+def _reason(job_id: UUID) -> str:
+    return f"replay {job_id}"
 
 
 def _keep_name(job_id: UUID) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.support.matrix.parked import BackScenario, OperatorScenario, PublishScenario, RedriveScenario
+from relevo.runtime.dead_letters import READER
+from tests.support.matrix import wire
+from tests.support.matrix.parked import REDRIVE, BackScenario, OperatorScenario, PublishScenario, RedriveScenario
 from tests.support.matrix.replay import ReplayScenario
 from tests.support.matrix.scenario import Scenario
 
@@ -79,6 +81,13 @@ class DurableScenario(ConsumerScenario):
         return super().done() and self.system.count("relevo_held_key") == 0
 
 
+FIRST = (
+    "select event_id from relevo_held_message m where not exists (select 1 from relevo_held_message b where "
+    "b.held_key = m.held_key and (b.position < m.position or (b.position = m.position and b.held_seq < m.held_seq)))"
+)
+"""The first message of every key's queue."""
+
+
 class PurgeScenario(Scenario):
     """The relay purges all the time, and what is settled goes to the archive at once."""
 
@@ -111,6 +120,41 @@ class PartitionScenario(Scenario):
         assert dropped > 0, "nothing was dropped"
 
 
+class LettersScenario(ConsumerScenario):
+    """Keys are parked, and the consumer publishes a letter for each. Then the handler is fixed, and they are freed."""
+
+    switches = ("BAD",)
+    settings = '[consumers."books"]\ndead_letters = true\n'
+
+    @property
+    def letters(self) -> str:
+        return f"books.{self.system.stack.topic}.dlq"
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.system.open_topic(self.letters, [wire.READER, READER])
+
+    def finish(self) -> None:
+        system = self.system
+        system.wait(self._all_parked, "both keys are parked, and their letters are published", 60)
+        self._given_up = {str(row[0]) for row in system.query(FIRST)}
+        system.do("insert into ledger_fixed values (1)")
+        system.complete(REDRIVE)
+        super().finish()
+
+    def _all_parked(self) -> bool:
+        parked = self.system.count("relevo_held_key where state = 'parked'")
+        return parked == 2 and self.system.count("relevo_dead_letter") == 0
+
+    def done(self) -> bool:
+        return super().done() and self.system.count("relevo_held_key") == 0
+
+    def check(self) -> None:
+        """A letter for each message that was given up, and for no other; again only under the same id."""
+        found = wire.read(self.system.stack.broker, self.system.stack.options, self.letters, 2)
+        assert {str(message.event_id) for message in found} == self._given_up
+
+
 PARTS: dict[str, type[Scenario]] = {
     "relay": RelayScenario,
     "consumer": ConsumerScenario,
@@ -120,6 +164,7 @@ PARTS: dict[str, type[Scenario]] = {
     "parked": OperatorScenario,
     "purge": PurgeScenario,
     "replay": ReplayScenario,
+    "letters": LettersScenario,
 }
 """Part of a point's name → its scenario."""
 
@@ -128,6 +173,7 @@ POINTS: dict[str, type[Scenario]] = {
     "purge.partition": PartitionScenario,
     "consumer.stored": DurableScenario,
     "parked.published": PublishScenario,
+    "parked.moved": PublishScenario,
     "parked.brought_back": BackScenario,
 }
 """Points that their part's scenario does not reach."""

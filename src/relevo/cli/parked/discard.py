@@ -7,6 +7,7 @@ import click
 from relevo.cli.context import CliContext, progress
 from relevo.cli.parked.one import find
 from relevo.cli.parked.options import acting, confirm, counted, on_database, plural, selecting, told
+from relevo.errors import CancelledJobError
 from relevo.ops import parked
 from relevo.ops.parked import Operator
 from relevo.ports.database import Database
@@ -49,5 +50,7 @@ def command(
         progress(f"discarded: {counted(done)}")
         if done.busy:
             progress(f"left alone: {plural(done.busy, 'key')}, being drained right now")
+        if done.cancelled:
+            raise CancelledJobError(f"job {done.job_id} was cancelled before it was through")
 
     on_database(settings, one if selection.event_id is not None else many)

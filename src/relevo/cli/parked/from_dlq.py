@@ -7,11 +7,10 @@ import click
 from relevo.brokers import broker_for
 from relevo.cli.context import CliContext, progress
 from relevo.cli.parked.options import acting, confirm, on_database, plural
-from relevo.ops import parked_dlq
+from relevo.ops import parked_back
 from relevo.ops.parked import Operator
 from relevo.ports.database import Database
-
-GROUP = "relevo-from-dlq"
+from relevo.runtime.dead_letters import READER, dlq_topic
 
 
 @click.command("from-dlq")
@@ -32,26 +31,28 @@ def command(
 ) -> None:
     """Bring everything back that stands in a dead-letter topic: each message is queued for its key and drains in order.
 
-    Behind what is held of its key, if there is something. A message the consumer processed meanwhile is left alone.
+    Behind what is held of its key, if there is something. A letter that is a copy of what is still parked redrives that
+    key. A message the consumer processed meanwhile is left alone.
     """
     settings = context.settings()
 
     async def work(database: Database) -> None:
-        letters = parked_dlq.dlq_topic(consumer, topic)
+        letters = dlq_topic(consumer, topic)
         broker = broker_for(settings.broker.url, settings.broker.options)
-        subscription = await broker.subscribe(GROUP, [letters])
+        subscription = await broker.subscribe(READER, [letters])
         try:
-            found = await parked_dlq.waiting(subscription, wait_s=wait_s)
+            found = await parked_back.waiting(subscription, wait_s=wait_s)
             if dry_run or not found:
                 progress(
                     f"would bring back {plural(found, 'message')} of {letters}" if found else f"{letters} is empty"
                 )
                 return
             confirm(f"Bring back {plural(found, 'message')} of {letters}?", yes=yes)
-            done = await parked_dlq.bring_back(database, subscription, operator, wait_s=wait_s)
+            done = await parked_back.bring_back(database, subscription, operator, wait_s=wait_s)
         finally:
             await subscription.aclose()
         known = f"; {plural(done.known, 'message')} known as processed" if done.known else ""
-        progress(f"brought back: {plural(done.queued, 'message')}{known}")
+        redriven = f"; {plural(done.redriven, 'message')} redriven where parked" if done.redriven else ""
+        progress(f"brought back: {plural(done.queued, 'message')}{redriven}{known}")
 
     on_database(settings, work)

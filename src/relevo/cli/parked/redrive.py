@@ -6,6 +6,7 @@ import click
 
 from relevo.cli.context import CliContext, progress
 from relevo.cli.parked.options import acting, confirm, counted, on_database, plural, selecting, told
+from relevo.errors import CancelledJobError
 from relevo.ops import parked
 from relevo.ops.parked import Operator
 from relevo.ports.database import Database
@@ -46,5 +47,7 @@ def command(
         progress(f"redriven: {counted(done)}{resumed}")
         if done.busy:
             progress(f"left alone: {plural(done.busy, 'key')}, being drained right now")
+        if done.cancelled:
+            raise CancelledJobError(f"job {done.job_id} was cancelled before it was through")
 
     on_database(settings, work)

@@ -43,6 +43,8 @@ grant execute on function {outbox_partitions}(), {cut_outbox}(integer, bigint), 
 -- Inbox, journal and held keys; nothing of the outbox. A consumer that emits is a writer as well.
 grant select on {meta}, {pause} to :role;
 grant select, insert, update, delete on {inbox}, {journal}, {process}, {held_key}, {held_message} to :role;
+grant select, insert, update, delete on {dead_letter} to :role;
+grant select, insert, update on {duty} to :role;
 grant select, insert, update on {effect} to :role
 
 -- name: grants.operator
@@ -56,7 +58,8 @@ grant execute on function {as_text}(bytea), {bucket_of}(bytea, uuid), {outbox_pa
 grant update, delete on {held_key} to :role;
 grant insert, update, delete on {held_message} to :role;
 grant insert on {inbox}, {audit} to :role;
-grant insert, update on {job} to :role;
+grant insert, update on {job}, {duty} to :role;
+grant select on {dead_letter} to :role;
 grant select, update on {effect} to :role;
 grant select, insert, update, delete on {replay}, {replay_failure} to :role;
 grant insert, update, delete on {keep} to :role

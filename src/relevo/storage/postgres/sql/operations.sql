@@ -26,3 +26,17 @@ where job_id = cast(:job_id as uuid);
 
 -- name: job.finish
 update {job} set state = cast(:state as text), updated_at = clock_timestamp() where job_id = cast(:job_id as uuid);
+
+-- name: job.state
+select state from {job} where job_id = cast(:job_id as uuid);
+
+-- name: job.list
+select cast(job_id as text), kind, state, done, total, rate, actor, reason, started_at, updated_at
+from {job} where cast(:state as text) is null or state = cast(:state as text)
+order by started_at desc, job_id limit cast(:limit as integer);
+
+-- name: job.cancel
+-- A replay that failed can be taken up again, other jobs that failed are over.
+update {job} set state = 'cancelled', updated_at = clock_timestamp()
+where job_id = cast(:job_id as uuid) and (state in ('running', 'paused') or (state = 'failed' and kind = 'replay'))
+returning kind;

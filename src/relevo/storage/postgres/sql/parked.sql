@@ -128,4 +128,4 @@ where held_seq = cast(:held_seq as bigint);
 -- A message that comes back from a dead-letter topic is no longer given up.
 delete from {inbox}
 where consumer = cast(:consumer as text) and event_id = cast(:event_id as uuid) and generation = 0
-  and outcome = 'discarded';
+  and outcome in ('discarded', 'skipped');

@@ -70,6 +70,7 @@ where job_id = cast(:job_id as uuid) and holder = cast(:holder as uuid);
 -- Only by the holder: one that stood still and was replaced changes nothing.
 update {job} set cursor = cast(:cursor as jsonb), done = :done, state = :state, updated_at = clock_timestamp()
 where job_id = cast(:job_id as uuid)
+  and state <> 'cancelled'
   and exists (select from {replay} r where r.job_id = {job}.job_id and r.holder = cast(:holder as uuid))
 returning 1;
 
@@ -83,8 +84,11 @@ on conflict (job_id, event_id) do update set error_type = excluded.error_type, e
 select cast(event_id as text), topic, key, error_type, error from {replay_failure}
 where job_id = cast(:job_id as uuid) order by at limit :limit;
 
--- name: replay.forget_failures
-delete from {replay_failure} where job_id = cast(:job_id as uuid);
+-- name: replay.failed_ids
+select cast(event_id as text) from {replay_failure} where job_id = cast(:job_id as uuid);
+
+-- name: replay.mended
+delete from {replay_failure} where job_id = cast(:job_id as uuid) and event_id = any(cast(:ids as uuid[]));
 
 -- name: replay_keys.hold
 -- Arrivals of the key queue behind from now on. Also takes up what an earlier process of the same job left: the job's
@@ -104,7 +108,32 @@ returning 1;
 
 -- name: replay_keys.running
 -- Transactions that have asked for a key's state and may have found it live: each holds this lock to its end.
-select distinct virtualtransaction from pg_locks
-where locktype = 'relation' and mode = 'RowShareLock' and granted and pid <> pg_backend_pid()
-  and database = (select oid from pg_database where datname = current_database())
-  and relation = cast(cast(:table as text) as regclass);
+-- pid and what its session says of itself: null for other roles' sessions, unless this one may see them.
+select distinct l.virtualtransaction, l.pid, a.usename::text, a.application_name, a.state,
+       cast(extract(epoch from clock_timestamp() - a.xact_start) as double precision)
+from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'relation' and l.mode = 'RowShareLock' and l.granted and l.pid <> pg_backend_pid()
+  and l.database = (select oid from pg_database where datname = current_database())
+  and l.relation = cast(cast(:table as text) as regclass);
+
+-- name: replay_keys.live
+-- Of one replay: those behind which nothing arrived.
+delete from {held_key} k
+where side = 'consumer' and consumer = :consumer and state = 'draining' and reason = :reason
+  and (cast(:holder as uuid) is null or holder = cast(:holder as uuid))
+  and not exists (select from {held_message} m
+                  where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key))
+returning topic, key;
+
+-- name: replay_keys.lock
+select topic, key from {held_key}
+where side = 'consumer' and consumer = :consumer and state = 'draining' and reason = :reason
+  and (cast(:holder as uuid) is null or holder = cast(:holder as uuid))
+order by topic, key for update;
+
+-- name: replay_keys.let_go
+-- The others: due at once, for the consumer's processes.
+update {held_key} set holder = null, expires_at = '-infinity', epoch = epoch + 1
+where side = 'consumer' and consumer = :consumer and state = 'draining' and reason = :reason
+  and (cast(:holder as uuid) is null or holder = cast(:holder as uuid))
+returning topic, key;

@@ -129,4 +129,4 @@ where held_seq = :held_seq;
 -- A message that comes back from a dead-letter topic is no longer given up.
 delete from {inbox}
 where consumer = :consumer and event_id = :event_id and generation = 0
-  and outcome = 'discarded';
+  and outcome in ('discarded', 'skipped');

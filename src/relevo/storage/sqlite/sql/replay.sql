@@ -61,7 +61,7 @@ update {replay} set holder = null, expires_at = 0 where job_id = :job_id and hol
 -- name: replay.advance
 update {job} set cursor = :cursor, done = :done, state = :state,
   updated_at = cast((julianday('now') - 2440587.5) * 86400000 as integer)
-where job_id = :job_id and exists (select 1 from {replay} r where r.job_id = {job}.job_id and r.holder = :holder)
+where job_id = :job_id and state <> 'cancelled' and exists (select 1 from {replay} r where r.job_id = {job}.job_id and r.holder = :holder)
 returning 1;
 
 -- name: replay.fail
@@ -72,8 +72,11 @@ on conflict (job_id, event_id) do update set error_type = excluded.error_type, e
 -- name: replay.failures
 select event_id, topic, key, error_type, error from {replay_failure} where job_id = :job_id order by at limit :limit;
 
--- name: replay.forget_failures
-delete from {replay_failure} where job_id = :job_id;
+-- name: replay.failed_ids
+select event_id from {replay_failure} where job_id = :job_id;
+
+-- name: replay.mended
+delete from {replay_failure} where job_id = :job_id and event_id in (select value from json_each(:ids));
 
 -- name: replay_keys.hold
 insert into {held_key} (side, consumer, topic, key, bucket, state, reason, epoch, holder, expires_at)
@@ -88,3 +91,26 @@ returning epoch;
 update {held_key} set expires_at = cast((julianday('now') - 2440587.5) * 86400000 + :lease_s * 1000 as integer)
 where side = 'consumer' and consumer = :consumer and topic = :topic and key = :key and epoch = :epoch
 returning 1;
+
+-- name: replay_keys.live
+-- Of one replay: those behind which nothing arrived.
+delete from {held_key}
+where side = 'consumer' and consumer = :consumer and state = 'draining' and reason = :reason
+  and (:holder is null or holder = :holder)
+  and not exists (select 1 from {held_message} m
+                  where (m.side, m.consumer, m.topic, m.held_key)
+                      = ({held_key}.side, {held_key}.consumer, {held_key}.topic, {held_key}.key))
+returning topic, key;
+
+-- name: replay_keys.lock
+select topic, key from {held_key}
+where side = 'consumer' and consumer = :consumer and state = 'draining' and reason = :reason
+  and (:holder is null or holder = :holder)
+order by topic, key;
+
+-- name: replay_keys.let_go
+-- The others: due at once, for the consumer's processes.
+update {held_key} set holder = null, expires_at = 0, epoch = epoch + 1
+where side = 'consumer' and consumer = :consumer and state = 'draining' and reason = :reason
+  and (:holder is null or holder = :holder)
+returning topic, key;

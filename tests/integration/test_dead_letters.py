@@ -1,0 +1,188 @@
+"""Consumers that write dead letters: a copy of what is given up, published by itself after it was held."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from relevo.clients import database_for
+from relevo.consumer import ConsumerRunner
+from relevo.message import Message
+from relevo.ops import parked_back
+from relevo.ops.parked import Operator
+from relevo.outcome import PublishOutcome, Rejected, Unavailable
+from relevo.runtime.dead_letters import READER, dlq_topic
+from relevo.settings import NamedConsumerSettings
+from tests.support.consumers import effects, held, inbox, make_effects, queue, running, settings_for
+from tests.support.letters import SaysBroker, billing, names, order, publish, read, real
+from tests.support.relays import FakePublisher, Store, postgres_store, sqlite_store
+from tests.support.waiting import eventually
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(params=["sqlite-embedded", "postgresql-kafka", "postgresql-rabbitmq"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, str]:
+    if request.param == "sqlite-embedded":
+        store, url = sqlite_store(tmp_path / "app.db"), f"embedded:{tmp_path / 'broker.db'}"
+    else:
+        broker_url = "kafka_url" if "kafka" in request.param else "rabbitmq_url"
+        store, url = postgres_store(request.getfixturevalue("pg_database")), request.getfixturevalue(broker_url)
+    make_effects(store)
+    return store, url
+
+
+def waiting(store: Store) -> int:
+    return int(store.query("select count(*) from relevo_dead_letter")[0][0])
+
+
+async def test_a_copy_goes_to_the_dead_letters_and_the_key_stays_parked(place: tuple[Store, str]) -> None:
+    """FAILURES row 22: the message that was given up, and not what waits behind it, is published to its dead-letter
+    topic byte for byte with the causes beside; its key stays parked. Brought back, the copy redrives the key:
+    everything is done once and in order."""
+    store, url = place
+    broker = real(url)
+    name, topic = names()
+    letters = dlq_topic(name, topic)
+    await broker.ensure_topics([topic])
+    messages = [order(topic, 1, "a"), order(topic, 2, "a"), order(topic, 3, "b")]
+    async with running(billing(name, topic, {1}, dead_letters=True), store, broker):
+        await publish(broker, messages)
+        await eventually(lambda: queue(store) == [1, 2] and effects(store) == [3], what="parked", timeout_s=PATIENCE_S)
+        await eventually(lambda: waiting(store) == 0, what="the letter is published", timeout_s=PATIENCE_S)
+    ((state, reason, _, attempts),) = held(store)
+    assert (state, attempts) == ("parked", 1) and reason.endswith("no price for 1")
+
+    if broker.capabilities.keeps_history:
+        (letter,) = await read(broker, letters, f"{name}-reader", 1)
+        assert (letter.event_id, letter.payload, letter.key) == (messages[0].event_id, messages[0].payload, b"a")
+        assert letter.headers["shop"] == "north" and letter.headers["relevo-original-topic"] == topic
+        assert "no price for 1" in letter.headers["relevo-cause"] and letter.headers["relevo-attempts"] == "1"
+
+    returned = await bring_back(store, url, letters)
+    assert (returned.queued, returned.redriven, returned.known) == (0, 1, 0)
+    async with running(billing(name, topic, set()), store, broker):
+        await eventually(lambda: effects(store) == [3, 1, 2], what="done in order", timeout_s=PATIENCE_S)
+        await eventually(lambda: held(store) == [], what="the key is live", timeout_s=PATIENCE_S)
+    assert set(inbox(store).values()) == {"done"}
+
+
+async def bring_back(store: Store, url: str, letters: str) -> parked_back.Returned:
+    database = database_for(store.settings)
+    subscription = await real(url).subscribe(READER, [letters])
+    try:
+        assert await parked_back.waiting(subscription, wait_s=PATIENCE_S) == 1
+        return await parked_back.bring_back(database, subscription, Operator("ann"), wait_s=PATIENCE_S)
+    finally:
+        await subscription.aclose()
+        await database.aclose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    sqlite = request.param == "sqlite"
+    found = sqlite_store(tmp_path / "app.db") if sqlite else postgres_store(request.getfixturevalue("pg_database"))
+    make_effects(found)
+    return found
+
+
+async def test_an_outage_of_the_broker_keeps_the_letter_and_nothing_waits_for_it(store: Store) -> None:
+    """FAILURES row 16: the dead-letter topic is unavailable. The key is parked and the others flow; the letter waits,
+    the problem is told, and it goes out once by itself when the topic is back."""
+    away = True
+
+    def answer(message: Message) -> PublishOutcome | None:
+        return Unavailable("the topic is away") if away else None
+
+    says = FakePublisher(answer)
+    broker = SaysBroker(says=says)
+    broker.append(order("shop", 1, "a"), order("shop", 2, "b"))
+    async with running(billing("billing", "shop", {1}, dead_letters=True), store, broker) as it:
+        await eventually(lambda: effects(store) == [2] and held(store), what="parked, the other is done")
+        await eventually(
+            lambda: "the topic is away" in str(it.runner.health().detail["billing"]["dead_letters"]["problem"]),
+            what="the problem is told",
+        )
+        assert it.runner.health().ready and waiting(store) == 1 and says.log == []
+        away = False
+        await eventually(lambda: waiting(store) == 0, what="it is published by itself", timeout_s=PATIENCE_S)
+        assert it.runner.health().detail["billing"]["dead_letters"]["problem"] is None
+    assert [message.topic for message in says.log] == ["billing.shop.dlq"] and broker.ensured == ["billing.shop.dlq"]
+    assert held(store)[0][0] == "parked"
+
+
+async def test_a_letter_that_is_refused_keeps_no_other_back(store: Store) -> None:
+    """The broker refuses one letter (too large): it waits aside with what was said, the next one goes out."""
+
+    def answer(message: Message) -> PublishOutcome | None:
+        return Rejected("too_large", "too large") if message.key == b"a" else None
+
+    says = FakePublisher(answer)
+    broker = SaysBroker(says=says)
+    broker.append(order("shop", 1, "a"), order("shop", 2, "b"))
+    async with running(billing("billing", "shop", {1, 2}, dead_letters=True), store, broker):
+        await eventually(lambda: [message.key for message in says.log] == [b"b"], what="the other goes out")
+        await eventually(
+            lambda: [bool(row[0]) for row in store.query("select refusals from relevo_dead_letter")] == [True],
+            what="the refused one waits",
+        )
+    ((problem,),) = store.query("select problem from relevo_dead_letter")
+    assert problem == "the broker refused it (too_large: too large)"
+    assert len(held(store)) == 2
+
+
+async def test_what_a_policy_skips_is_a_dead_letter_too(store: Store) -> None:
+    """``on_rejected="skip"``: the key goes on, and the letter is all that is left; it can be brought back."""
+    says = FakePublisher()
+    broker = SaysBroker(says=says)
+    messages = [order("shop", 1, "a"), order("shop", 2, "a")]
+    broker.append(*messages)
+    async with running(billing("billing", "shop", {1}, dead_letters=True, on_rejected="skip"), store, broker):
+        await eventually(lambda: effects(store) == [2] and len(says.log) == 1, what="skipped, and a letter")
+    assert inbox(store)[messages[0].event_id] == "skipped" and held(store) == []
+    back = SaysBroker()
+    back.append(*says.log)
+    database = database_for(store.settings)
+    returned = await parked_back.bring_back(database, await back.subscribe(READER, []), Operator("ann"), wait_s=5.0)
+    await database.aclose()
+    assert returned.queued == 1
+    async with running(billing("billing", "shop", set()), store, SaysBroker()):
+        await eventually(lambda: effects(store) == [2, 1], what="done after all")
+
+
+@pytest.mark.parametrize(("said", "code", "letters"), [(True, False, 1), (False, True, 0)])
+async def test_settings_go_before_the_code(tmp_path: Path, said: bool, code: bool, letters: int) -> None:
+    """``[consumers."billing"] dead_letters``: on for code that says nothing, off for code that says yes."""
+    store = sqlite_store(tmp_path / "app.db")
+    make_effects(store)
+    says = FakePublisher()
+    broker = SaysBroker(says=says)
+    broker.append(order("shop", 1, "a"))
+    settings = settings_for(store)
+    settings.consumers["billing"] = NamedConsumerSettings(dead_letters=said)
+    runner = ConsumerRunner(billing("billing", "shop", {1}, dead_letters=code), settings, broker=broker)
+    task = asyncio.create_task(runner.run())
+    try:
+        await eventually(lambda: broker.all_settled() and len(says.log) == letters, what="parked", timeout_s=PATIENCE_S)
+        assert waiting(store) == 0 and len(held(store)) == 1
+    finally:
+        runner.stop()
+        await task
+
+
+async def test_two_processes_publish_a_letter_once(store: Store) -> None:
+    """Under one lease: whoever has it publishes what both wrote, each once; when it goes, the other goes on."""
+    says = FakePublisher()
+    broker = SaysBroker(says=says)
+    name = "billing"
+    bad = set(range(40))
+    async with running(billing(name, "shop", bad, dead_letters=True), store, broker):
+        async with running(billing(name, "shop", bad, dead_letters=True), store, broker):
+            broker.append(*(order("shop", number, f"k{number}") for number in range(20)))
+            await eventually(lambda: len(says.log) == 20 and waiting(store) == 0, what="all are out")
+    async with running(billing(name, "shop", bad, dead_letters=True), store, broker):
+        broker.append(*(order("shop", number, f"k{number}") for number in range(20, 40)))
+        await eventually(lambda: len(says.log) == 40 and waiting(store) == 0, what="all are out")
+    assert len({message.event_id for message in says.log}) == 40
