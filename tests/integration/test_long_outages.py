@@ -45,11 +45,16 @@ class Wire(FakePublisher):
     loop: SimulatedLoop = field(default_factory=SimulatedLoop)
     away: set[str] = field(default_factory=set)
     swallow: set[str] = field(default_factory=set)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     times: list[float] = field(default_factory=list)
     probed: list[float] = field(default_factory=list)
 
     async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
-        await asyncio.sleep(0.003)  # as a broker would take
+        async with self.turn:  # calls are worked on in the order in which they came
+            await asyncio.sleep(0.003)  # as a broker would take
+            return self._store(messages)
+
+    def _store(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
         outcomes: dict[int, PublishOutcome] = {}
         for index, message in enumerate(messages):
             if message.topic in self.away and message.topic not in self.swallow:
@@ -85,11 +90,11 @@ class Flaky(SqliteDatabase):
     away = False
     asked = 0
 
-    async def run(self, script: Script[T], *, read_only: bool = False, idle_timeout_s: float | None = None) -> T:
+    async def run(self, script: Script[T], **options: Any) -> T:
         if self.away:
             self.asked += 1
             raise UnreachableError("the database does not answer")
-        return await super().run(script, read_only=read_only, idle_timeout_s=idle_timeout_s)
+        return await super().run(script, **options)
 
 
 @dataclass
@@ -212,7 +217,7 @@ def test_half_an_hour_without_one_destination(tmp_path: Path, monkeypatch: pytes
     simulate(monkeypatch, play)
 
 
-def test_half_an_hour_without_the_broker_and_many_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_five_minutes_without_the_broker_and_many_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FAILURES row 16: with 40 topics away the broker is asked as if there were eight, and all come back together."""
     topics = [f"shop.t{number}" for number in range(40)]
 
@@ -221,9 +226,9 @@ def test_half_an_hour_without_the_broker_and_many_topics(tmp_path: Path, monkeyp
             now.wire.away.update(topics)
             for topic in topics:
                 now.write(topic, 10)
-            await asyncio.sleep(AWAY_S)
+            await asyncio.sleep(300)
             assert len(now.relay.health().problems) == len(topics)
-            assert len(now.wire.probed) < 8 * AWAY_S / PROBE_S[0]
+            assert len(now.wire.probed) < 8 * 300 / PROBE_S[0]
             now.wire.away.clear()
             back_at = loop.time()
             for topic in topics:
