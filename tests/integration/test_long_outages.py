@@ -129,7 +129,7 @@ class Scene:
         began = self.loop.time()
         async with asyncio.timeout(timeout_s):
             while self.unsettled(topic):
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
         return self.loop.time() - began
 
     def leased_s(self) -> float:
