@@ -18,11 +18,16 @@ from relevo.storage import pausing
 from tests.support.cli import environment
 from tests.support.clocked import WAIT_S, Tick, make_tables, outbox
 from tests.support.relays import Store
-from tests.support.stacks import Stack
+from tests.support.stacks import EMBEDDED, KAFKA, RABBITMQ, STACKS, Stack
 from tests.support.waiting import eventually
 
 AHEAD = 5.0
 BEHIND = -5.0
+
+
+def on(*often: str) -> list[Any]:
+    """Every stack; those that are not named in the soak only."""
+    return [pytest.param(name, marks=[] if name in often else pytest.mark.soak) for name in STACKS]
 
 
 def spring_night() -> float:
@@ -117,6 +122,7 @@ def add(clocks: Clocks, *ticks: Tick, **when: Any) -> None:
         connection.commit()
 
 
+@pytest.mark.parametrize("stack", on(KAFKA, RABBITMQ), indirect=True)
 async def test_due_times_leases_and_order(clocks: Clocks) -> None:
     """FAILURES row 43: two relays, two consumers and two runners of effects, each pair with clocks seconds or months
     apart. Nothing is early, nothing comes months late, order holds, no lease is believed to be over that is not."""
@@ -155,6 +161,7 @@ async def test_due_times_leases_and_order(clocks: Clocks) -> None:
     assert there in clocks.log(3).read_text(), "the clock was not wrong at all"
 
 
+@pytest.mark.parametrize("stack", on(EMBEDDED), indirect=True)
 async def test_windows_and_pauses_as_an_operator_with_a_wrong_clock_sees_them(clocks: Clocks) -> None:
     """FAILURES row 43: an inbox row of today is within its window although the operator's clock is months ahead; a
     pause is as old as the database says."""
@@ -172,6 +179,7 @@ async def test_windows_and_pauses_as_an_operator_with_a_wrong_clock_sees_them(cl
     assert -1 < pause.age_s < 120
 
 
+@pytest.mark.parametrize("stack", on(RABBITMQ), indirect=True)
 async def test_a_queue_that_two_clocks_filled(clocks: Clocks) -> None:
     """FAILURES row 43: a key parks at a consumer whose clock is months ahead, and goes on filling at one whose clock is
     behind: redriven, its messages come in the order in which they were sent."""

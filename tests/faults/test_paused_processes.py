@@ -8,11 +8,22 @@ from pathlib import Path
 import pytest
 
 from tests.support.relay_processes import PAGE, UNDER_WAY, Relays
-from tests.support.stacks import Stack, in_order
+from tests.support.stacks import EMBEDDED, KAFKA, RABBITMQ, Stack, in_order
 from tests.support.waiting import eventually
 
 
-@pytest.mark.parametrize("when", ["idle", "busy"])
+@pytest.mark.parametrize(
+    ("stack", "when"),
+    [
+        (EMBEDDED, "idle"),
+        (KAFKA, "busy"),
+        (RABBITMQ, "idle"),
+        pytest.param(EMBEDDED, "busy", marks=pytest.mark.soak),
+        pytest.param(KAFKA, "idle", marks=pytest.mark.soak),
+        pytest.param(RABBITMQ, "busy", marks=pytest.mark.soak),
+    ],
+    indirect=["stack"],
+)
 async def test_killed_during_a_pause(stack: Stack, tmp_path: Path, when: str) -> None:
     """FAILURES row 17. Two destinations share their lanes, one is paused with a backlog behind it, the other flows; the
     relay is killed, with nothing under way or between the broker's confirmation and its bookkeeping. After the restart

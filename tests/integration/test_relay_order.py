@@ -79,26 +79,6 @@ async def test_a_late_commit_is_found_in_the_middle_of_a_backlog(pg_store: Store
         assert position < 800, f"the late row waited behind the backlog, published as number {position}"
 
 
-async def test_a_rejected_message_holds_its_key_and_nothing_overtakes_it(store: Store) -> None:
-    """FAILURES rows 10, 15: 1 of a key is refused for its size; 2, 3 and later ones queue behind it, others flow."""
-
-    def answer(message: Message) -> PublishOutcome | None:
-        return Rejected("message_too_large", "too large") if message.payload == b"0" else None
-
-    store.fill(30, keys=3)
-    async with running_relay(store, FakePublisher(answer)) as relay:
-        await eventually(lambda: store.unsettled() == 0, what="settled")
-        store.fill(30, keys=3, start=30)
-        await eventually(lambda: store.unsettled() == 0, what="the later ones settled")
-        assert relay.publisher.payloads(b"k0") == []
-        assert relay.publisher.payloads(b"k1") == list(range(1, 60, 3))
-    held = store.query("select position, payload from relevo_held_message order by position, held_seq")
-    assert [int(bytes(payload)) for _, payload in held] == list(range(0, 60, 3))
-    ((state, reason, code),) = store.query("select state, reason, error_type from relevo_held_key")
-    assert (state, code) == ("parked", "message_too_large")
-    assert "too large" in reason
-
-
 async def test_a_new_owner_knows_the_held_keys(store: Store) -> None:
     """A key parked by one relay stays parked for the next: its later messages queue, they are not published."""
     store.fill(2, keys=1)
@@ -127,19 +107,6 @@ async def test_a_key_found_live_under_the_lock_flows_again(store: Store) -> None
         store.do("delete from relevo_held_key")
         store.fill(3, keys=1, start=1)
         await eventually(lambda: relay.publisher.payloads() == [1, 2, 3], what="published after the key became live")
-
-
-async def test_skip_lets_the_next_of_the_key_pass(store: Store) -> None:
-    """FAILURES row 15: policy skip really lets the next one pass, and leaves a trace."""
-
-    def answer(message: Message) -> PublishOutcome | None:
-        return Rejected("message_too_large", "too large") if message.payload == b"0" else None
-
-    store.fill(3, keys=1)
-    async with running_relay(store, FakePublisher(answer), policy=Policy(on_rejected="skip")) as relay:
-        await eventually(lambda: relay.publisher.payloads() == [1, 2], what="the others")
-        await eventually(lambda: store.unsettled() == 0, what="settled")
-    assert store.query("select payload from relevo_outbox where outcome = 'skipped'") == [(b"0",)]
 
 
 async def test_an_outage_pauses_the_destination_and_spends_nothing(store: Store) -> None:
@@ -225,29 +192,6 @@ async def test_a_page_is_bounded_by_bytes(store: Store) -> None:
         await eventually(lambda: store.unsettled() == 0, what="settled")
         assert len(relay.publisher.log) == 20
         assert relay.publisher.calls >= 6
-
-
-async def test_an_unreadable_row_is_held_and_its_neighbours_go_out(store: Store) -> None:
-    """FAILURES row 8: one row of a batch cannot be read (written by hand, the checks taken away): the others go out, it
-    and what follows of its key are held with the reason."""
-    store.fill(9, keys=3)
-    if store.is_postgres:
-        store.do("alter table relevo_outbox drop constraint relevo_outbox_headers_check")
-    else:
-        store.do("pragma ignore_check_constraints = on")
-    with contextlib.closing(store.connect()) as connection:
-        if not store.is_postgres:
-            connection.execute("pragma ignore_check_constraints = on")
-        connection.execute("update relevo_outbox set headers = '[1]' where seq = 2")
-        connection.commit()
-    async with running_relay(store) as relay:
-        await eventually(lambda: store.unsettled() == 0, what="settled")
-        assert sorted(relay.publisher.payloads()) == [0, 2, 3, 5, 6, 8]
-    ((state, code, reason),) = store.query("select state, error_type, reason from relevo_held_key")
-    assert (state, code) == ("parked", "unreadable")
-    assert "seq 2" in reason
-    held = store.query("select payload from relevo_held_message order by position")
-    assert [int(bytes(payload)) for (payload,) in held] == [1, 4, 7]
 
 
 async def test_hand_written_nonsense_is_refused_by_the_table(store: Store) -> None:

@@ -126,45 +126,6 @@ async def test_a_takeover_waits_for_a_settle_in_progress(pg_store: Store) -> Non
         await ownership.database.aclose()
 
 
-async def test_joins_and_leaves_under_load_make_no_duplicate(store: Store) -> None:
-    """FAILURES row 12: relays join and leave cleanly under load: each event goes out once, keys stay in order."""
-    shared = FakePublisher()
-    writing = asyncio.Event()
-
-    async def write() -> None:
-        for round_ in range(30):
-            await asyncio.to_thread(store.fill, 40, 20, "shop.order", round_ * 40)
-        writing.set()
-
-    writer = asyncio.create_task(write())
-    async with running_relay(store, shared, tick_s=0.02, batch_max=20):
-        for _ in range(3):
-            async with running_relay(store, shared, tick_s=0.02, batch_max=20):
-                await eventually(lambda: len(holders(store)) == 2, what="both own lanes")
-        await writer
-        await eventually(lambda: store.unsettled() == 0, what="all settled")
-    assert writing.is_set()
-    ids = [message.event_id for message in shared.log]
-    assert len(ids) == len(set(ids)) == 1200
-    for key in range(20):
-        assert shared.payloads(b"k%d" % key) == list(range(key, 1200, 20))
-
-
-async def test_three_relays_starting_at_once_send_each_event_once(store: Store) -> None:
-    """FAILURES rows 9 and 14: three relays start together on what a crash left behind: once each, in order per key."""
-    store.fill(900, keys=9)
-    shared = FakePublisher()
-    async with (
-        running_relay(store, shared, tick_s=0.02),
-        running_relay(store, shared, tick_s=0.02),
-        running_relay(store, shared, tick_s=0.02),
-    ):
-        await eventually(lambda: store.unsettled() == 0, what="all settled")
-    assert len(shared.log) == 900
-    for key in range(9):
-        assert shared.payloads(b"k%d" % key) == list(range(key, 900, 9))
-
-
 async def test_no_transaction_is_open_while_the_broker_is_waited_for(pg_store: Store) -> None:
     """FAILURES row 5: the broker takes its time; pg_stat_activity shows no open transaction of the relay."""
     pg_store.fill(10)
@@ -180,28 +141,6 @@ async def test_no_transaction_is_open_while_the_broker_is_waited_for(pg_store: S
         assert pg_store.unsettled() == 10
         publisher.gate.set()
         await eventually(lambda: pg_store.unsettled() == 0, what="settled")
-
-
-async def test_other_lanes_go_on_while_a_row_is_locked(pg_store: Store) -> None:
-    """FAILURES row 13: somebody holds locks on one key's outbox row; other keys are delivered and settled."""
-    pg_store.fill(20, keys=2)
-    with contextlib.closing(pg_store.connect()) as locker:
-        pg_store.append(locker, b"locked", 1)
-        locker.execute("select * from relevo_held_key for update")
-        async with running_relay(pg_store) as relay:
-            await eventually(lambda: pg_store.unsettled() == 0, what="the others settled")
-            locker.commit()
-            await eventually(lambda: relay.publisher.payloads(b"locked") == [1], what="the last one")
-
-
-async def test_a_foreign_open_transaction_does_not_stop_delivery(pg_store: Store) -> None:
-    """FAILURES row 6: a session idle in transaction, with an xid of its own, for as long as the test runs."""
-    with contextlib.closing(pg_store.connect()) as idler:
-        idler.execute("create table mine (x int)")
-        async with running_relay(pg_store, batch_max=10) as relay:
-            pg_store.fill(200, keys=4)
-            await eventually(lambda: pg_store.unsettled() == 0, what="settled")
-            assert len(relay.publisher.log) == 200
 
 
 async def test_a_database_that_goes_away_is_waited_for(pg_store: Store) -> None:

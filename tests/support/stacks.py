@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from relevo.brokers import broker_for
+from relevo.brokers.refusals import BEHIND, Refusals
 from relevo.message import Message
-from relevo.outcome import PublishOutcome, Unconfirmed
+from relevo.outcome import PublishOutcome
 from relevo.ports.broker import Broker, BrokerCapabilities, Publisher
 from tests.support.relays import FakePublisher, Running, Store, postgres_store, running_relay, sqlite_store
 
@@ -101,30 +102,38 @@ class Stack:
 
 
 class Tap(FakePublisher):
-    """A real publisher that notes what was accepted."""
+    """A real publisher that notes what was accepted; prefix-safe as far as the real one is, and for its own answers."""
 
     def __init__(self, real: Publisher, answer: Callable[[Message], PublishOutcome | None]) -> None:
         super().__init__(answer)
         self._real = real
+        self._closed = Refusals()
 
     @property
     def capabilities(self) -> BrokerCapabilities:
         return self._real.capabilities
 
     async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+        number = self._closed.begin()
+        try:
+            return await self._hand_over(number, messages)
+        finally:
+            self._closed.end(number)
+
+    async def _hand_over(self, number: int, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
         self.calls += 1
         outcomes: dict[int, PublishOutcome] = {}
-        stopped: set[tuple[str, bytes | None]] = set()
         passed: list[int] = []
         for index, message in enumerate(messages):
-            name = (message.topic, message.key)
-            outcome = Unconfirmed("behind a refused one") if name in stopped else self.answer(message)
+            name = (message.topic, message.key or b"")
+            closed = message.key is not None and self._closed.closed(number, name)
+            outcome = BEHIND if closed else self.answer(message)
             if outcome is None:
                 passed.append(index)
                 continue
             outcomes[index] = outcome
             if message.key is not None:
-                stopped.add(name)
+                self._closed.refuse(number, name)
         found = await self._real.publish([messages[index] for index in passed])
         for position, index in enumerate(passed):
             if position in found:
@@ -135,6 +144,9 @@ class Tap(FakePublisher):
 
     async def probe(self, topic: str) -> PublishOutcome:
         return await self._real.probe(topic)
+
+    async def aclose(self) -> None:
+        await self._real.aclose()
 
 
 def build(name: str, folder: Path, request: pytest.FixtureRequest) -> Stack:
