@@ -3,8 +3,9 @@
 ``python -m benchmarks.outage [--backlog 50000] [--away 20] [--runs 3] [--brokers kafka,rabbitmq]
 [--how killed,frozen]``: PostgreSQL, one relay with default settings, and a broker of the benchmark's own. It is killed
 (SIGKILL) or frozen (SIGSTOP) for that many seconds while the backlog is written, 1,000 keys, 300 bytes. It is back when
-another client, which tries every 50 ms, was served. The normal rate is the same relay's with an equal backlog and the
-broker there. Alternating runs.
+another client, which tries every 50 ms, was served. The first event: stored at the broker, as a third client sees it,
+and settled in the outbox, with its whole page. The normal rate is the same relay's with an equal backlog and the broker
+there. Alternating runs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import asyncio
 import os
 import secrets
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,14 +28,14 @@ from urllib.parse import urlsplit
 import psycopg
 
 from benchmarks.measure import machine, spread, table
-from benchmarks.purge import relevo
 from relevo.brokers import broker_for
 from relevo.ops.migrate import migrate
 from relevo.settings import load
-from tests.support.ledger.outages import Frozen, Killed
+from tests.support.ledger.outages import Frozen, Killed, first_stored
 from tests.support.private_kafka import PrivateKafka, private_kafka
 from tests.support.private_rabbitmq import PrivateRabbitMQ, private_rabbitmq
 
+CONSUMER = "bench"
 KEYS = 1_000
 PAYLOAD_BYTES = 300
 FILL = (
@@ -52,7 +55,8 @@ SPAN = (
 class Result:
     """Seconds from the broker's return; events per second."""
 
-    first_s: float
+    stored_s: float
+    settled_s: float
     empty_s: float
     drain_rate: float
     normal_rate: float
@@ -68,7 +72,7 @@ def run(database: str, server: PrivateKafka | PrivateRabbitMQ, how: str, backlog
         outage = (Killed if how == "killed" else Frozen)(server, topic)
         with psycopg.connect(url, autocommit=True) as connection:
             _fill(connection, topic, backlog)
-            with relevo(config, "relay"):
+            with _relay(config):
                 _empty(connection)
                 first, last = _span(connection, 0)
                 normal_rate = backlog / (last - first)
@@ -77,9 +81,24 @@ def run(database: str, server: PrivateKafka | PrivateRabbitMQ, how: str, backlog
                 _fill(connection, topic, backlog)
                 time.sleep(away_s)  # the outage
                 back_at = outage.back()
+                stored_at = asyncio.run(first_stored(server.url, topic, CONSUMER, backlog + 1))
                 _empty(connection)
                 first, last = _span(connection, before)
-        return Result(first - back_at, last - back_at, backlog / (last - first), normal_rate)
+        return Result(stored_at - back_at, first - back_at, last - back_at, backlog / (last - first), normal_rate)
+
+
+@contextmanager
+def _relay(config: Path) -> Iterator[None]:
+    """``relevo relay`` until the block ends."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
+    command = [sys.executable, "-m", "relevo", "--config", str(config), "relay"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+        assert process.poll() is None, "the relay ended by itself"
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def _fill(connection: psycopg.Connection, topic: str, events: int) -> None:
@@ -102,7 +121,7 @@ async def _declare(url: str, topic: str) -> None:
     broker = broker_for(url)
     await broker.ensure_topics([topic])
     if not broker.capabilities.keeps_history:
-        await (await broker.subscribe("bench", [topic])).aclose()
+        await (await broker.subscribe(CONSUMER, [topic])).aclose()
 
 
 @contextmanager
@@ -136,12 +155,15 @@ def main() -> None:
                     result = run(database, server, how, arguments.backlog, arguments.away)
                 found[broker, how].append(result)
                 print(f"  run {number + 1} {broker} {how}: {result}", flush=True)
-    rows = [["broker", "first event s", "backlog empty s", "drain/s", "normal/s", "ratio of medians"]]
+    rows = [
+        ["broker", "first event stored s", "settled s", "backlog empty s", "drain/s", "normal/s", "ratio of medians"]
+    ]
     for (broker, how), results in found.items():
         drain, normal = [each.drain_rate for each in results], [each.normal_rate for each in results]
         rows.append(
             [
-                *(f"{broker} {how}", spread([each.first_s for each in results], 2)),
+                *(f"{broker} {how}", spread([each.stored_s for each in results], 2)),
+                spread([each.settled_s for each in results], 2),
                 *(spread([each.empty_s for each in results], 2), spread(drain), spread(normal)),
                 f"{statistics.median(drain) / statistics.median(normal):.2f}",
             ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from relevo.brokers.rabbitmq.topology import queue_name
 from tests.support.private_kafka import PrivateKafka
 from tests.support.private_rabbitmq import PrivateRabbitMQ
 
@@ -121,3 +122,42 @@ async def _connected(url: str, topic: str) -> float:
                     await connection.close()
         except (OSError, RuntimeError, aiormq.exceptions.AMQPError):
             await asyncio.sleep(max(0.0, EVERY_S - (time.monotonic() - began)))
+
+
+async def stored(url: str, topic: str, consumer: str) -> AsyncGenerator[int, None]:
+    """How many messages of ``topic`` the broker holds (RabbitMQ: for ``consumer``), asked with each step."""
+    if url.startswith("kafka"):
+        from confluent_kafka import Consumer, TopicPartition
+
+        client = Consumer({"bootstrap.servers": urlsplit(url).netloc, "group.id": "count", "log_level": 0})
+        try:
+            partitions = list((await asyncio.to_thread(client.list_topics, topic, 10)).topics[topic].partitions)
+            while True:
+                ends = [client.get_watermark_offsets(TopicPartition(topic, number), 10) for number in partitions]
+                yield sum(end for _, end in ends)
+        finally:
+            client.close()
+    import aiormq
+
+    connection = await aiormq.connect(url)
+    try:
+        channel = await connection.channel()
+        number = range(4)  # as many queues as are declared by default
+        while True:
+            queues = [await channel.queue_declare(queue_name(consumer, topic, each), passive=True) for each in number]
+            yield sum(queue.message_count or 0 for queue in queues)
+    finally:
+        await connection.close()
+
+
+async def first_stored(url: str, topic: str, consumer: str, before: int) -> float:
+    """The time at which the broker holds more than ``before`` messages, seen within 20 ms or so."""
+    counts = stored(url, topic, consumer)
+    try:
+        async for count in counts:
+            if count > before:
+                return time.time()
+            await asyncio.sleep(0.01)
+    finally:
+        await counts.aclose()
+    raise AssertionError("it never ends")
