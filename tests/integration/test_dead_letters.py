@@ -12,6 +12,7 @@ from relevo.consumer import ConsumerRunner
 from relevo.message import Message
 from relevo.ops import parked_back
 from relevo.ops.parked import Operator
+from relevo.ops.status import status
 from relevo.outcome import PublishOutcome, Rejected, Unavailable
 from relevo.runtime.dead_letters import READER, dlq_topic
 from relevo.settings import NamedConsumerSettings
@@ -131,6 +132,12 @@ async def test_a_letter_that_is_refused_keeps_no_other_back(store: Store) -> Non
     ((problem,),) = store.query("select problem from relevo_dead_letter")
     assert problem == "the broker refused it (too_large: too large)"
     assert len(held(store)) == 2
+    database = database_for(store.settings)
+    report = await status(database, settings_for(store))
+    await database.aclose()
+    (line,) = report.dead_letters
+    assert (line.consumer, line.count, line.refused, line.problem) == ("billing", 1, 1, problem)
+    assert any("1 dead letters of consumer billing wait" in warning for warning in report.warnings)
 
 
 async def test_what_a_policy_skips_is_a_dead_letter_too(store: Store) -> None:

@@ -45,6 +45,8 @@ STATEMENTS = {
         "effect.",
         "performing.",
         "replay_keys.",
+        "letters.",
+        "duty.",
     ),
     "operator": (
         "meta.read",
@@ -57,6 +59,9 @@ STATEMENTS = {
         "pause.",
         "effects.",
         "replay.",
+        "replay_keys.l",
+        "duty.",
+        "letters.by_consumer",
     ),
 }
 """Names of the statements that a duty runs, by how they begin."""

@@ -54,6 +54,14 @@ def render(report: Status) -> RenderableType:
         ([e.name, e.state, str(e.count), duration(e.oldest_age_s)] for e in report.effects),
     )
     parts += _table(
+        "dead letters that are not published yet",
+        ["consumer", "count", "refused", "oldest", "problem"],
+        (
+            [each.consumer, str(each.count), str(each.refused), duration(each.oldest_age_s), each.problem or ""]
+            for each in report.dead_letters
+        ),
+    )
+    parts += _table(
         "consumers",
         ["name", "host", "pid", "version", "up", "topics", "lag"],
         (

@@ -24,9 +24,9 @@ class Consumer:
     ``retry``, ``order``, ``on_rejected`` and ``inline_retry_s`` are defaults for its handlers. ``skip_types``: types or
     patterns without a handler that are passed over; any other type without a handler is parked, not lost. ``durable``:
     for slow handlers; a message is stored in the database and acknowledged, and handled from there, in the same order.
-    ``dead_letters``: a copy of what is given up goes to the topic ``{name}.{topic}.dlq`` too. ``batch``: messages in one
-    transaction at most, as long as nothing goes wrong (``None``: as configured; 1: never). ``pipeline``: whether a batch
-    on psycopg sends statements without waiting for the answer to the one before.
+    ``dead_letters``: a copy of what is given up goes to the topic ``{name}.{topic}.dlq`` too. ``batch``: messages in
+    one transaction at most, as long as nothing goes wrong (``None``: as configured; 1: never). ``pipeline``: whether a
+    batch on psycopg sends statements without waiting for the answer to the one before.
     """
 
     def __init__(
@@ -166,6 +166,12 @@ class Consumer:
         """Whether a handler is for a command, or may be: a pattern or a name that is declared nowhere."""
         declared = [REGISTRY.find(handler.selector) for handler in self._handlers]
         return any(declaration is None or declaration.kind == "command" for declaration in declared)
+
+    @property
+    def commands(self) -> Sequence[str]:
+        """The declared commands it has a handler of its own for; not what a pattern may match."""
+        declared = [REGISTRY.find(handler.selector) for handler in self._handlers]
+        return tuple(found.type for found in declared if found is not None and found.kind == "command")
 
     def routes(self) -> Routes:
         """The handlers as they are now, ready to look up."""

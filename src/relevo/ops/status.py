@@ -9,6 +9,7 @@ from relevo.catalog import Catalog
 from relevo.errors import SchemaError
 from relevo.ops.status_report import (
     Consumer,
+    DeadLetters,
     Destination,
     Effects,
     Held,
@@ -34,6 +35,10 @@ LONG_TRANSACTION_S = 60.0
 """A transaction that is open longer keeps vacuum from cleaning the outbox, and is worth a warning."""
 
 
+LETTERS_LATE_S = 60.0
+"""How long a dead letter may wait before `status` warns."""
+
+
 async def status(database: Database, settings: Settings) -> Status:
     """Gather the status in one transaction, which on SQLite only reads.
 
@@ -57,6 +62,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
     live = yield from processes.live()
     pauses = yield from pausing.load()
     effects = yield from effecting.counts()
+    letters = yield Statement("letters.by_consumer")
     partitions = yield from _partitions(catalog)
     transactions, hidden = yield from _transactions(catalog)
     report = Status(
@@ -76,6 +82,10 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
         ],
         warnings=[],
         effects=[Effects(name=row[0], state=row[1], count=row[2], oldest_age_s=row[3]) for row in effects],
+        dead_letters=[
+            DeadLetters(consumer=row[0], count=row[1], refused=row[2], oldest_age_s=row[3], problem=row[4])
+            for row in letters
+        ],
         paused=[_paused(pause) for pause in pauses.all],
         partitions=partitions,
     )
@@ -203,12 +213,19 @@ def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: in
     if parked:
         warnings.append(f"{parked} keys are parked: their messages wait for a person. Run: relevo parked list")
     warnings += processes.topic_conflicts(live)
+    warnings += processes.command_conflicts(live)
     unknown = sum(each.count for each in report.effects if each.state == "unknown")
     if unknown:
         warnings.append(
             f"{unknown} effects are unknown: nobody knows whether they were done. Look: "
             "relevo effects list --state unknown"
         )
+    for each in report.dead_letters:
+        if each.refused or each.oldest_age_s > LETTERS_LATE_S:
+            warnings.append(
+                f"{each.count} dead letters of consumer {each.consumer} wait since {each.oldest_age_s:.0f} s"
+                f"{f' ({each.problem})' if each.problem else ''}: its processes try again by themselves"
+            )
     for transaction in report.long_transactions:
         who = f"pid {transaction.pid}" if transaction.pid is not None else "a prepared transaction"
         warnings.append(

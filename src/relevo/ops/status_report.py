@@ -115,6 +115,17 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
     oldest_age_s: float
 
 
+class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters of one consumer that are not published yet. ``refused``: those the broker refused; ``problem``: what
+    it said of one of them."""
+
+    consumer: str
+    count: int
+    refused: int
+    oldest_age_s: float
+    problem: str | None
+
+
 class OutboxPartition(msgspec.Struct, frozen=True, kw_only=True):
     """A partition of the outbox (PostgreSQL), once it was cut. ``rows``: an estimate. ``open``: it may still get rows.
     ``oldest_age_s``: since its first message was written."""
@@ -144,4 +155,5 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
     paused: list[Paused] = []
     effects: list[Effects] = []
+    dead_letters: list[DeadLetters] = []
     partitions: list[OutboxPartition] = []

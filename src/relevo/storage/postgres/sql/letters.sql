@@ -28,3 +28,8 @@ where letter_id = cast(:letter_id as bigint);
 
 -- name: letters.waiting
 select count(*), count(*) filter (where refusals > 0) from {dead_letter} where consumer = cast(:consumer as text);
+
+-- name: letters.by_consumer
+select consumer, count(*), count(*) filter (where refusals > 0),
+       cast(extract(epoch from clock_timestamp() - min(given_up_at)) as double precision), max(problem)
+from {dead_letter} group by consumer order by consumer;

@@ -25,3 +25,8 @@ where letter_id = :letter_id;
 
 -- name: letters.waiting
 select count(*), count(case when refusals > 0 then 1 end) from {dead_letter} where consumer = :consumer;
+
+-- name: letters.by_consumer
+select consumer, count(*), count(case when refusals > 0 then 1 end),
+       (cast((julianday('now') - 2440587.5) * 86400000 as integer) - min(given_up_at)) / 1000.0, max(problem)
+from {dead_letter} group by consumer order by consumer;
