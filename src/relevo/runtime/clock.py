@@ -27,12 +27,15 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Clock:
     """``seconds``: for durations, from an arbitrary start. ``wall``: for people."""
 
     seconds: Callable[[], float] = boottime_s
     wall: Callable[[], datetime] = utc_now
+
+    def __repr__(self) -> str:
+        return "Clock()"
 
 
 SYSTEM = Clock()
