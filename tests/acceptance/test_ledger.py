@@ -70,9 +70,12 @@ def play(plan: Plan, folder: Path, capsys: pytest.CaptureFixture[str]) -> Accoun
     return account
 
 
-def test_ledger_on_sqlite_and_the_embedded_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("batch", [100, 1], ids=["batches", "one by one"])
+def test_ledger_on_sqlite_and_the_embedded_broker(
+    batch: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """FAILURES rows 1, 3, 14, 16, 32: short form on the embedded default, 6 kills."""
-    play(on_embedded(tmp_path, writers=2, transactions=400, kills=6), tmp_path, capsys)
+    play(on_embedded(tmp_path, writers=2, transactions=400, kills=6, batch=batch), tmp_path, capsys)
 
 
 @pytest.mark.xdist_group("heavy")
@@ -223,20 +226,24 @@ def test_rabbitmq_stopped_in_the_middle(
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("batch", [100, 1], ids=["batches", "one by one"])
 def test_full_ledger_on_postgres_and_rabbitmq(
-    pg_database: str, rabbitmq_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    batch: int, pg_database: str, rabbitmq_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The full form on queues."""
-    plan = on_rabbitmq(pg_database, rabbitmq_url, transactions=4500, kills=24, kill_every_s=2.5, patience_s=900.0)
+    sizes = {"transactions": 4500, "kills": 24, "kill_every_s": 2.5, "patience_s": 900.0, "batch": batch}
+    plan = on_rabbitmq(pg_database, rabbitmq_url, **sizes)
     assert play(plan, tmp_path, capsys).committed >= 20_000
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("batch", [100, 1], ids=["batches", "one by one"])
 def test_full_ledger_on_postgres_and_kafka(
-    pg_database: str, kafka_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    batch: int, pg_database: str, kafka_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The full form: at least 20,000 events, at least 20 kills of relays and consumers."""
-    plan = on_kafka(pg_database, kafka_url, transactions=4500, kills=24, kill_every_s=2.5, patience_s=900.0)
+    sizes = {"transactions": 4500, "kills": 24, "kill_every_s": 2.5, "patience_s": 900.0, "batch": batch}
+    plan = on_kafka(pg_database, kafka_url, **sizes)
     assert play(plan, tmp_path, capsys).committed >= 20_000
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,14 +37,14 @@ def build(stack: str, folder: Path, request: pytest.FixtureRequest) -> Stack:
     return Stack(stack, database, request.getfixturevalue("rabbitmq_url"), topic, {})
 
 
-def row(case: Case, folder: Path, request: pytest.FixtureRequest, record: Record) -> None:
+def row(case: Case, folder: Path, request: pytest.FixtureRequest, record: Record, batch: int = 100) -> None:
     if case.not_applicable is not None:
         record(NAME, (str(case), case.not_applicable, ""))
         pytest.skip(case.not_applicable)
     started = time.monotonic()
     result = "does not hold"
     try:
-        result = play(case, build(case.stack, folder, request), folder)
+        result = play(case, replace(build(case.stack, folder, request), batch=batch), folder)
     finally:
         record(NAME, (str(case), result, f"{time.monotonic() - started:.1f}s"))
 
@@ -69,6 +70,16 @@ def test_a_part_of_the_rest(
 def test_the_full_product(case: Case, tmp_path: Path, request: pytest.FixtureRequest, record_property: Record) -> None:
     """Every point, every action, every stack."""
     row(case, tmp_path, request, record_property)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", [case for case in product() if case.part == "consumer"], ids=str)
+def test_consumers_without_batches(
+    case: Case, tmp_path: Path, request: pytest.FixtureRequest, record_property: Record
+) -> None:
+    """The rows above are of consumers that handle batches, as they do by default: here each message has its own
+    transaction."""
+    row(case, tmp_path, request, record_property, batch=1)
 
 
 def test_the_matrix_knows_which_points_are_passed() -> None:

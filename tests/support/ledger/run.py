@@ -21,7 +21,8 @@ BATCH_MAX = 200
 
 @dataclass(frozen=True)
 class Plan:
-    """Size of a run. ``transactions`` per writer; ``kills`` in all, every ``kill_every_s`` seconds or so."""
+    """Size of a run. ``transactions`` per writer; ``kills`` in all, every ``kill_every_s`` seconds or so.
+    ``batch``: messages in one transaction of a consumer, ``in_flight``: taken by it and not settled, both at most."""
 
     database: str
     broker: str
@@ -38,6 +39,8 @@ class Plan:
     seed: int = 1
     relay_module: str = "relevo"
     topic: str = "ledger.account"
+    batch: int = 100
+    in_flight: int = 100
 
 
 @dataclass
@@ -55,7 +58,8 @@ class LedgerRun:
             f'service = "ledger"\n[database]\nurl = "{plan.database}"\n[broker]\nurl = "{plan.broker}"\n'
             f"options = {{ {plan.broker_options} }}\n"
             f"[relay]\nlease_s = {plan.lease_s}\nsend_timeout_s = {plan.lease_s / 3}\nbatch_max = {BATCH_MAX}\n"
-            f"[consumer]\nlease_s = {plan.lease_s}\nin_flight_max = 16\n"
+            f"[consumer]\nlease_s = {plan.lease_s}\nin_flight_max = {plan.in_flight}\n"
+            f"batch = {plan.batch}\n"
         )
         self.settings = load(config, environ={})
         migrate(self.settings)

@@ -36,7 +36,8 @@ ROLES = {
 
 @dataclass(frozen=True)
 class Stack:
-    """``settles_s``: after how long the broker gives away what a frozen or dead consumer had."""
+    """``settles_s``: after how long the broker gives away what a frozen or dead consumer had. ``batch``: messages in one
+    transaction of a consumer, at most."""
 
     name: str
     database: str
@@ -44,6 +45,7 @@ class Stack:
     topic: str
     options: dict[str, Any] = field(default_factory=dict)
     settles_s: float = LEASE_S
+    batch: int = 100
 
 
 @dataclass
@@ -63,6 +65,7 @@ class System:
             f'service = "ledger"\n[database]\nurl = "{self.stack.database}"\n[broker]\nurl = "{self.stack.broker}"\n'
             f"[relay]\nlease_s = {LEASE_S}\nsend_timeout_s = 0.5\nbatch_max = {PAGE}\n"
             f"[consumer]\nlease_s = {LEASE_S}\nin_flight_max = 16\nhandler_idle_timeout_s = 1.0\n"
+            f"batch = {self.stack.batch}\n"
             f"[effects]\ngrace_s = 0.5\npoll_s = 0.1\n{self.more_settings}"
             "[broker.options]\n" + "".join(f'"{name}" = {_toml(value)}\n' for name, value in self.stack.options.items())
         )
