@@ -111,7 +111,9 @@ async def test_a_relay_frozen_beyond_its_lease_changes_nothing(relays: Relays) -
 
 
 async def test_sigterm_under_load_gives_the_lanes_back_at_once_and_repeats_nothing(relays: Relays) -> None:
-    """FAILURES row 12: clean stops while events flow: exit code 0, no lane left behind, zero duplicates."""
+    """FAILURES row 12: clean stops while events flow: exit code 0, no lane left behind, zero duplicates. The
+    time-out is one that no slow machine reaches: what is sent again for want of a confirmation is another matter."""
+    await relays.open(lease_s=30.0)
     relays.fill(120, keys=8)
     for number in range(3):
         process = relays.start()

@@ -27,10 +27,10 @@ class Relays:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    async def open(self, *more: str) -> None:
+    async def open(self, *more: str, lease_s: float = LEASE_S) -> None:
         """The topics, and the settings: after what the test sets in ``stack.options``."""
         await self.stack.open(self.topic, *more)
-        self.config.write_text(self.stack.config(lease_s=LEASE_S, relay=f"batch_max = {PAGE}\n"))
+        self.config.write_text(self.stack.config(lease_s=lease_s, relay=f"batch_max = {PAGE}\n"))
 
     @property
     def config(self) -> Path:
