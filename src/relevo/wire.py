@@ -82,7 +82,7 @@ def decode(
     """The message that arrived. Never raises for a stranger's message: what is missing or malformed gets a default.
 
     Texts are what a database can keep: what is not UTF-8, and a NUL, becomes U+FFFD. Key and payload stay bytes.
-    The id is ``ce_id`` when that is a UUID; else a UUIDv5 of source and id; else one of topic, shard and position, so
+    The id is ``ce_id`` when that is a UUID; else a UUIDv5 of source (or topic) and id; else one of topic, shard and position, so
     that a redelivery has the same id. A missing type is ``""``, which no handler can be declared for.
     """
     attributes: dict[str, str] = {}
@@ -124,7 +124,8 @@ def _event_id(attributes: dict[str, str], topic: str, shard: str, position: int)
     try:
         return UUID(given)
     except ValueError:
-        return foreign_id("cloudevents", attributes.get("source", ""), given)
+        # Without a source two strangers may well count alike: the id counts within the topic, then.
+        return foreign_id("cloudevents", attributes.get("source") or f"topic:{topic}", given)
 
 
 def _text(raw: bytes) -> str:

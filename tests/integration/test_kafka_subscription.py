@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import secrets
 import time
 from typing import Any
 
+import pytest
+
 from relevo.brokers import broker_for
+from relevo.brokers.kafka.subscription import KafkaSubscription
 from relevo.brokers.murmur2 import partition_of
 from relevo.testing.broker_processes import make_message
 
@@ -155,3 +159,20 @@ def test_the_factory_can_go_to_another_process() -> None:
 
     make = pickle.loads(pickle.dumps(functools.partial(broker_for, "embedded:x.db", {})))
     assert make().url == "embedded:x.db"
+
+
+async def test_a_failed_commit_is_told_once(kafka_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """While a group is shared out anew, every partition's commit fails, with every try: one line, and another one for
+    another reason. What failed is asked for again."""
+    topic = f"kafka.{secrets.token_hex(8)}"
+    broker = broker_for(kafka_url)
+    await broker.ensure_topics([topic])
+    member = await broker.subscribe("told", [topic])
+    assert isinstance(member, KafkaSubscription)
+    with caplog.at_level(logging.WARNING, "relevo.brokers.kafka"):
+        for partition in (0, 1, 2, 3, 0, 1):
+            member.committed([(topic, partition, 5)], "ILLEGAL_GENERATION: the group moved on")
+        member.committed([(topic, 0, 5)], "_TRANSPORT: gone")
+    await member.aclose()
+    told = [record.getMessage() for record in caplog.records if "were not committed" in record.getMessage()]
+    assert len(told) == 2 and "ILLEGAL_GENERATION" in told[0] and "_TRANSPORT" in told[1]

@@ -203,3 +203,33 @@ async def test_long_names_are_refused(rabbitmq_url: str, topic: str) -> None:
     outcomes = await publisher.publish([make_message("t" * 200)])
     assert isinstance(rejected := outcomes[0], Rejected) and rejected.code == "unknown_topic"
     await publisher.aclose()
+
+
+class NoId(str):
+    """aiormq gives a message an id that has none; this one it takes for one, and sends an empty one."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("without_id", ["run", "content", "park"])
+async def test_strangers_messages_without_an_id(rabbitmq_url: str, topic: str, without_id: str) -> None:
+    """One message with ``message_id`` and one without any id are delivered, not settled, and delivered again: the first
+    has the same id, the other one a new one, the same one, or is not to be handled, as the option says."""
+    broker = broker_for(rabbitmq_url, {"queues": 1, "without_id": without_id})
+    member = await broker.subscribe(GROUP, [topic])
+    connection = await connect(rabbitmq_url, timeout_s=5.0, name="test")
+    channel = await connection.channel()
+    key = topology.routing_key(7, "shop.order.placed")
+    for made in (properties(message_id="17", app_id="till"), properties(message_id=NoId(), headers={"n": 1})):
+        await channel.basic_publish(b"body", exchange=topic, routing_key=key, properties=made, mandatory=True)
+    before = await collect(member, 2, settle=False)
+    await member.aclose()
+    member = await broker.subscribe(GROUP, [topic])
+    after = await collect(member, 2)
+    assert [delivery.redelivered for delivery in after] == [True, True]
+    same = [one.message.event_id == other.message.event_id for one, other in zip(before, after, strict=True)]
+    assert same == [True, without_id == "content"]
+    assert [delivery.malformed is None for delivery in after] == [True, without_id != "park"]
+    await close(connection)
+    await member.aclose()

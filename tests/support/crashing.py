@@ -13,7 +13,9 @@ from tests.support.consumers import insert
 from tests.support.events import OrderPlaced
 
 billing = Consumer(
-    "billing", ["shop.order"], retry=Backoff(attempts=3, base=timedelta(milliseconds=5), cap=timedelta(milliseconds=20))
+    os.environ.get("TEST_CONSUMER", "billing"),
+    [os.environ.get("TEST_TOPIC", "shop.order")],
+    retry=Backoff(attempts=3, base=timedelta(milliseconds=5), cap=timedelta(milliseconds=20)),
 )
 STUCK = int(os.environ.get("TEST_STUCK", "-1"))
 KILLER = int(os.environ.get("TEST_KILLER", "-1"))
@@ -23,7 +25,7 @@ KILLER = int(os.environ.get("TEST_KILLER", "-1"))
 def handle(event: Event[OrderPlaced], tx: Any) -> None:
     if event.data.order_id == KILLER:
         os.kill(os.getpid(), signal.SIGKILL)
-    insert(tx, event.data.order_id)
+    insert(tx, event.data.order_id, str(event.attempt))
     if event.data.order_id == STUCK:
         print("stuck", flush=True)
         threading.Event().wait()

@@ -26,7 +26,7 @@ from relevo.consumer.letters import Letters, let_go, writes_letters
 from relevo.consumer.routing import Routes
 from relevo.consumer.runs import Runs, Slots
 from relevo.consumer.shared import Interrupt, Shared
-from relevo.consumer.start import short_window, sources_of, verify_same_database
+from relevo.consumer.start import detail_of, enter, short_window, sources_of, verify_same_database
 from relevo.consumer.threads import HandlerThreads
 from relevo.errors import ConfigError, UnreachableError
 from relevo.ids import uuid7
@@ -188,7 +188,7 @@ class ConsumerEngine:
         subscription.on_revoke(on_revoke)
         draining = asyncio.create_task(drain.run())
         beating = asyncio.create_task(self._beat(subscription))
-        beside = [asyncio.create_task(self._look_at_pauses(shared)), asyncio.create_task(letters.run())]
+        beside = (asyncio.create_task(self._look_at_pauses(shared)), asyncio.create_task(letters.run()))
         taking = asyncio.create_task(intake.run())
         log.info("consumer %s: started on %s", self.consumer.name, ", ".join(self.consumer.topics))
         self.started.set()
@@ -200,7 +200,7 @@ class ConsumerEngine:
             raise
         finally:
             self.stop()
-            await let_go(beside)
+            await let_go(shared, *beside, 0.0 if cut_short else self._settings.stop_timeout_s / 4)
             await self._leave(subscription, shared, [taking, draining, beating], cut_short)
         for task in (taking, draining, beating):
             if task.done() and not task.cancelled():
@@ -261,7 +261,7 @@ class ConsumerEngine:
                 self._lag = {}
 
     async def _register(self) -> None:
-        await self._resources.database.run(self._registration())
+        await enter(self.consumer, self._owner, self._resources.database, self._registration())
 
     def _registration(self) -> Any:
         return processes.register(
@@ -272,7 +272,7 @@ class ConsumerEngine:
             pid=os.getpid(),
             version=__version__,
             topics=self.consumer.topics,
-            detail={"in_flight": len(self._intake) if self._intake else 0, "lag": dict(self._lag)},
+            detail=detail_of(self.consumer, len(self._intake) if self._intake else 0, self._lag),
             lease_s=self._settings.lease_s,
         )
 

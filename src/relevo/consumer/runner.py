@@ -13,6 +13,7 @@ from relevo.consumer.engine import ConsumerEngine, Resources
 from relevo.consumer.gate import Gate
 from relevo.consumer.health import ConsumerHealth
 from relevo.consumer.runs import Slots
+from relevo.consumer.start import refuse_two_takers
 from relevo.consumer.threads import HandlerThreads
 from relevo.effects import Effect, EffectRunner
 from relevo.errors import ConfigError
@@ -44,6 +45,7 @@ class ConsumerRunner:
         if not self.consumers:
             raise ConfigError("there is no consumer to run")
         _refuse_clashes(self.consumers)
+        refuse_two_takers(self.consumers)
         self._settings = settings
         self._broker = broker
         self._database = database

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
 
 from relevo.catalog import Catalog
 from relevo.consumer.consumer import Consumer
@@ -14,9 +16,9 @@ from relevo.policy import Backoff
 from relevo.ports.database import Database
 from relevo.runtime.classify import is_transient, sqlite_codes, sqlstates
 from relevo.runtime.texts import describe
-from relevo.script import Rows
+from relevo.script import Rows, Script
 from relevo.settings import ConsumerSettings, DatabaseSettings
-from relevo.storage import inboxing
+from relevo.storage import inboxing, processes
 from relevo.storage.transactions import Kind, Transactions, default_kind, transactions_for
 
 
@@ -59,6 +61,46 @@ def retry_budget_s(retry: Backoff) -> float:
     cap_s = retry.cap.total_seconds()
     first = sum(min(retry.base.total_seconds() * retry.factor**step, cap_s) for step in range(steps))
     return first + (retry.attempts - 1 - steps) * cap_s
+
+
+def detail_of(consumer: Consumer, in_flight: int, lag: Mapping[str, int]) -> Mapping[str, Any]:
+    """What the others can know of a running consumer."""
+    return {"in_flight": in_flight, "lag": dict(lag), "commands": list(consumer.commands)}
+
+
+async def enter(consumer: Consumer, process_id: UUID, database: Database, registration: Script[None]) -> None:
+    """Put this process among the others. Raises ``ConfigError`` when a consumer of another name that runs has a handler
+    for one of the commands, too: each command would be obeyed twice. Of two that start at once the later one goes."""
+    await database.run(registration)
+    live = await database.run(processes.live("consumer"), read_only=True)
+    before = [other for other in live if other.name != consumer.name and other.process_id < process_id]
+    for other in before:
+        both = (
+            set(consumer.commands) & set(other.detail.get("commands", ())) if _share(consumer, other.topics) else None
+        )
+        if both:
+            await database.run(processes.leave(process_id))
+            raise ConfigError(
+                f"consumer {consumer.name!r} handles the command {', '.join(sorted(both))}, and so does {other.name!r} "
+                f"(process {other.pid} on {other.host}): a command has one kind of handler, and each would be obeyed "
+                "twice. Stop the other one for good, or handle an event instead"
+            )
+
+
+def refuse_two_takers(consumers: Sequence[Consumer]) -> None:
+    """The same among the consumers of one process."""
+    for number, one in enumerate(consumers):
+        for other in consumers[:number]:
+            both = set(one.commands) & set(other.commands)
+            if both and _share(one, other.topics):
+                raise ConfigError(
+                    f"the consumers {other.name!r} and {one.name!r} both handle the command {', '.join(sorted(both))}: "
+                    "a command has one kind of handler, and each would be obeyed twice. Remove one, or handle an event"
+                )
+
+
+def _share(consumer: Consumer, topics: Sequence[str]) -> bool:
+    return not set(topics).isdisjoint(consumer.topics)
 
 
 async def verify_same_database(source: Transactions, database: Database, catalog: Catalog) -> None:

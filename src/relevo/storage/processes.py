@@ -84,6 +84,21 @@ def live(role: Role | None = None) -> Script[list[Process]]:
     ]
 
 
+def command_conflicts(processes: Sequence[Process]) -> list[str]:
+    """Warnings for ``status``: live consumers of different names with a handler for the same command on one topic. A
+    start is refused then; one that is seen here began before the other could know, or waits for its lease to end."""
+    takers: dict[tuple[str, str], set[str]] = {}
+    for process in processes:
+        for command in process.detail.get("commands", ()) if process.role == "consumer" else ():
+            for topic in process.topics:
+                takers.setdefault((command, topic), set()).add(process.name)
+    return [
+        f"the command {command!r} on {topic!r} is handled by {' and '.join(map(repr, sorted(names)))}: each obeys it"
+        for (command, topic), names in sorted(takers.items())
+        if len(names) > 1
+    ]
+
+
 def topic_conflicts(processes: Sequence[Process]) -> list[str]:
     """Warnings for ``status``: live consumers of one name that read different topics.
 

@@ -24,6 +24,8 @@ FLUSH_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 15.0
 REVOKE_TIMEOUT_S: Final = 30.0
 ASK_TIMEOUT_S: Final = 2.0
+TOLD_S: Final = 30.0
+"""The same reason for a failed commit is logged again after so long."""
 
 Revoked = Callable[[Sequence[str]], Awaitable[None]]
 
@@ -45,6 +47,7 @@ class KafkaSubscription:
         self._news = asyncio.Event()
         self._saved = asyncio.Event()
         self._save_error: str | None = None
+        self._told = ("", 0.0)
         self._committer: asyncio.Task[None] | None = None
         self._reader = Reader(options, group, list(dict.fromkeys(topics)), from_start, self, REVOKE_TIMEOUT_S)
 
@@ -198,8 +201,15 @@ class KafkaSubscription:
                 shard.asked = shard.progress.saved  # asked again in a moment
         self._save_error = error
         if error is not None:
-            log.warning("group %s: positions were not committed (%s). Trying again", self._group, error)
+            self._tell_once(error)
         self._saved.set()
+
+    def _tell_once(self, error: str) -> None:
+        """One line for what happens to every partition, and again with every try, while a group is being shared out."""
+        told, at = self._told
+        if error != told or self._loop.time() - at > TOLD_S:
+            self._told = (error, self._loop.time())
+            log.warning("group %s: positions were not committed (%s). Trying again", self._group, error)
 
     def failed(self, topic: str | None, name: str, reason: str) -> None:
         code = REJECTED.get(name)

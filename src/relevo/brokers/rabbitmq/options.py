@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,6 +35,9 @@ class RabbitOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     """Queues refuse messages beyond this length (the relay waits then); 0: no limit. Fixed when the queue is declared;
     a policy can set it later."""
     message_bytes_max: int = MESSAGE_BYTES_MAX
+    without_id: Literal["run", "content", "park"] = "run"
+    """A stranger's message without ``ce_id`` and ``message_id``, which nobody can recognise when it comes again:
+    ``run`` it, perhaps twice after a crash; take it for the same as any other with equal ``content``; or ``park``."""
 
 
 def parse(url: str, options: Mapping[str, Any]) -> RabbitOptions:

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from relevo.brokers.rabbitmq.framing import to_message
+from relevo.brokers.rabbitmq.framing import WithoutId, malformed, to_message
+from relevo.brokers.rabbitmq.options import RabbitOptions
 from relevo.brokers.rabbitmq.topology import shard_name
 from relevo.ports.broker import Delivery
 
@@ -21,7 +22,7 @@ class Shard:
 
     __slots__ = (
         *("_done", "_tags", "arrived", "channel", "generation", "leaving", "name", "number", "position", "queue"),
-        *("returned", "topic", "unsaid"),
+        *("returned", "topic", "unsaid", "without_id"),
     )
 
     def __init__(self, topic: str, number: int, queue: str, channel: Any, generation: int, position: int) -> None:
@@ -36,15 +37,18 @@ class Shard:
         self.returned: list[Delivery] = []
         self.leaving = False
         self.unsaid = False
+        self.without_id: WithoutId = "run"
         self._tags: dict[int, int] = {}  # position → delivery tag, of what was taken and is not settled; in order
         self._done: set[int] = set()
 
-    async def consume(self, prefetch: int, news: Callable[[], None]) -> None:
+    async def consume(self, options: RabbitOptions, news: Callable[[], None]) -> None:
+        self.without_id = options.without_id
+
         async def arrived(delivered: Any) -> None:
             self.arrived.append(delivered)
             news()
 
-        await self.channel.basic_qos(prefetch_count=prefetch)
+        await self.channel.basic_qos(prefetch_count=options.prefetch)
         await self.channel.basic_consume(self.queue, arrived)
 
     async def undelivered(self) -> int:
@@ -97,9 +101,10 @@ class Shard:
         frame = delivered.delivery
         self._tags[self.position] = frame.delivery_tag
         return Delivery(
-            message=to_message(self.topic, delivered, self.name, self.position),
+            message=to_message(self.topic, delivered, self.name, self.position, self.without_id),
             shard=self.name,
             position=self.position,
             generation=self.generation,
             redelivered=frame.redelivered,
+            malformed=malformed(delivered, self.without_id),
         )

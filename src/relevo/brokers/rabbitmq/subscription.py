@@ -238,7 +238,7 @@ class RabbitSubscription:
         name = topology.shard_name(topic, number)
         shard = Shard(topic, number, queue, channel, self._generation, self._positions.get(name, 0))
         channel.on_consumer_cancel_callbacks.add(self._cancelled)
-        await shard.consume(self._options.prefetch, self._news.set)
+        await shard.consume(self._options, self._news.set)
         self._shards[name] = shard
         return True
 
