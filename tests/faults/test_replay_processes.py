@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from relevo import Outbox
+from relevo.brokers import broker_for
 from tests.support.cli import Cli
 from tests.support.consumers import make_effects
 from tests.support.events import OrderPlaced
+from tests.support.letters import read
 from tests.support.relays import Store, postgres_store, sqlite_store
 from tests.support.waiting import eventually_sync
 
@@ -65,13 +69,66 @@ def test_killed_it_goes_on_and_runs_nothing_twice(store: Store, tmp_path: Path, 
         return done.out
 
     report = json.loads(eventually_sync(resumed, what="its lease is over", every_s=0.2))
-    assert (report["state"], report["failed"]) == ("done", 0)
+    assert (report["state"], report["failed"], report["done"], report["total"]) == ("done", 0, ORDERS, ORDERS)
     assert numbers(store) == list(range(ORDERS))
     again = cli(*resume, env=env)
     assert again.code == 1 and "is done" in again.err
     assert store.query("select count(*) from relevo_audit") == [(1,)]
     assert store.query("select count(*) from relevo_effect") == [(ORDERS,)]
     assert store.query("select count(*) from relevo_keep") == [(0,)]
+
+
+def test_killed_and_cancelled_every_key_is_live(store: Store, tmp_path: Path) -> None:
+    """*again*, killed in the middle, and nobody wants it any more: `relevo jobs cancel` frees the keys that the dead
+    process held, at once and without a consumer running; the job cannot be resumed, and the audit says who."""
+    cli = Cli(REPO)
+    env = {
+        "RELEVO_DATABASE_URL": store.url,
+        "RELEVO_BROKER_URL": f"embedded:{tmp_path / 'broker.db'}",
+        "RELEVO_CONSUMER_LEASE_S": "600",
+    }
+    replay = ("replay", "--consumer", "tests.support.replayed:billing")
+    begin = (*replay, "--from-seq", "1", "--mode", "again", "--why", "tested", "--rate", "2", "--yes")
+    killed = cli(*begin, env=env | {"RELEVO_PROBE": "replay.ran=kill:2"})
+    assert killed.code == -signal.SIGKILL
+    assert store.query("select count(*) from relevo_held_key") == [(4,)]
+    (job,) = json.loads(cli("jobs", "list", "--state", "running", "--output", "json", env=env).out)
+    assert (job["kind"], job["done"], job["total"]) == ("replay", 2, ORDERS)
+    done = cli("jobs", "cancel", job["job_id"], "--why", "wrong day", "--as", "bob", env=env)
+    assert done.code == 0 and "is cancelled" in done.err and "not live yet" not in done.err, done
+    assert store.query("select count(*) from relevo_held_key") == [(0,)]
+    assert store.query("select count(*) from relevo_keep") == [(0,)]
+    resumed = cli(*replay, "--resume", job["job_id"], env=env)
+    assert resumed.code == 1 and "is cancelled" in resumed.err
+    cli("jobs", "cancel", job["job_id"], env=env).refused(1, "is cancelled already")
+    acts = store.query("select action, actor, reason from relevo_audit order by audit_id")
+    assert acts[1] == ("job.cancel", "bob", "wrong day") and acts[0][0] == "replay.again"
+
+
+def test_a_killed_replay_into_a_topic_is_resumed(store: Store, tmp_path: Path) -> None:
+    """Killed after the second page was published and before its position was stored: resumed, that page is there twice
+    under the same ids, the others once; the count ends at the total."""
+    cli = Cli(REPO)
+    broker_url = f"embedded:{tmp_path / 'broker.db'}"
+    env = {"RELEVO_DATABASE_URL": store.url, "RELEVO_BROKER_URL": broker_url, "RELEVO_CONSUMER_LEASE_S": "1.5"}
+    into = ("replay", "--into", "shop.order.copy")
+    begin = (*into, "--topic", "shop.order", "--from-seq", "1", "--why", "tested", "--rate", "2", "--yes")
+    killed = cli(*begin, env=env | {"RELEVO_PROBE": "replay.ran=kill:2"})
+    assert killed.code == -signal.SIGKILL
+    (job,) = json.loads(cli("jobs", "list", "--output", "json", env=env).out)
+    assert job["done"] == 2
+
+    def resumed() -> str:
+        done = cli(*into, "--resume", job["job_id"], "--output", "jsonl", env=env)
+        assert done.code == 0 or "another process works on replay" in done.err, done
+        return done.out
+
+    report = json.loads(eventually_sync(resumed, what="its lease is over", every_s=0.2))
+    assert (report["state"], report["done"], report["total"]) == ("done", ORDERS, ORDERS)
+    found = asyncio.run(read(broker_for(broker_url), "shop.order.copy", "test", ORDERS + 2))
+    numbers_there = Counter(json.loads(message.payload or b"")["order_id"] for message in found)
+    assert numbers_there == {0: 1, 1: 1, 2: 2, 3: 2, 4: 1, 5: 1}
+    assert len({message.event_id for message in found}) == ORDERS
 
 
 def test_ctrl_c_leaves_a_job(store: Store, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from relevo.clients import database_for
 from relevo.consumer import ConsumerRunner
 from relevo.message import Message
-from relevo.ops import parked_back
+from relevo.ops import parked_back, pauses
 from relevo.ops.parked import Operator
 from relevo.ops.status import status
 from relevo.outcome import PublishOutcome, Rejected, Unavailable
@@ -193,3 +193,36 @@ async def test_two_processes_publish_a_letter_once(store: Store) -> None:
         broker.append(*(order("shop", number, f"k{number}") for number in range(20, 40)))
         await eventually(lambda: len(says.log) == 40 and waiting(store) == 0, what="all are out")
     assert len({message.event_id for message in says.log}) == 40
+
+
+async def test_a_paused_destination_gets_no_letter(store: Store) -> None:
+    """Somebody paused the dead-letter topic: the key is parked and nothing is sent, until it is resumed."""
+    says = FakePublisher()
+    broker = SaysBroker(says=says)
+    broker.append(order("shop", 1, "a"))
+    database = database_for(store.settings)
+    letters = pauses.target("destination", "billing.shop.dlq")
+    assert await pauses.change(database, letters, act="pause", who="ann", why="cleaning up there")
+    async with running(billing("billing", "shop", {1}, dead_letters=True), store, broker):
+        await eventually(
+            lambda: store.query("select 1 from relevo_duty where name = 'dead letters of billing'"), what="it looked"
+        )
+        assert waiting(store) == 1 and says.log == []
+        assert await pauses.change(database, letters, act="resume", who="ann", why="")
+        await eventually(lambda: len(says.log) == 1 and waiting(store) == 0, what="it is sent", timeout_s=PATIENCE_S)
+    await database.aclose()
+
+
+async def test_a_clean_stop_waits_for_the_letter_under_way_and_gives_the_lease_back(store: Store) -> None:
+    """The broker confirms while the consumer stops: the letter is removed, nothing of it comes again, and the next
+    process need not wait for a lease."""
+    says = FakePublisher(gate=asyncio.Event())
+    broker = SaysBroker(says=says)
+    broker.append(order("shop", 1, "a"))
+    async with running(billing("billing", "shop", {1}, dead_letters=True), store, broker) as it:
+        await eventually(lambda: says.calls == 1, what="the letter is with the broker")
+        it.runner.stop()
+        assert says.gate is not None
+        says.gate.set()
+    assert waiting(store) == 0 and len(says.log) == 1
+    assert store.query("select holder from relevo_duty") == [(None,)]

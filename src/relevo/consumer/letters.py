@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from relevo.ports.database import Dialect
 from relevo.relay.sending import send
 from relevo.runtime.dead_letters import dead_letter, ensure, said
 from relevo.runtime.probes import probe
+from relevo.runtime.texts import describe
 from relevo.script import Script
 from relevo.settings import Settings
 from relevo.storage import duties, lettering
@@ -54,11 +54,15 @@ def writes_letters(consumer: Consumer, settings: Settings) -> bool:
     return consumer.dead_letters if named is None or named.dead_letters is None else named.dead_letters
 
 
-async def let_go(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """End what runs beside the messages: nothing of it is lost, another process or the next start goes on with it."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def let_go(shared: Shared, looking: asyncio.Task[None], publishing: asyncio.Task[None], wait_s: float) -> None:
+    """End what runs beside the messages of an engine that is stopping. Letters that are with the broker are waited for,
+    ``wait_s`` at most; the others are for another process or the next start."""
+    looking.cancel()
+    shared.letters_wanted.set()
+    if wait_s and shared.database.reason is None:
+        await asyncio.wait([publishing], timeout=wait_s)
+    publishing.cancel()
+    await asyncio.gather(looking, publishing, return_exceptions=True)
 
 
 class Letters:
@@ -72,6 +76,7 @@ class Letters:
         self._publisher: Publisher | None = None
         self._ensured: set[str] = set()
         self._failures = 0
+        self._published = False
         self._waiting = lettering.Waiting(0, 0)
         self.problem: str | None = None
 
@@ -85,9 +90,15 @@ class Letters:
         try:
             while not shared.interrupt.stopping:
                 shared.letters_wanted.clear()
-                wait_s = await self._turn()
-                if wait_s:
+                try:
+                    wait_s = await self._turn()
+                except Exception as error:
+                    log.error("consumer %s: publishing dead letters failed", shared.name, exc_info=error)
+                    wait_s = self._trouble(": ".join(describe(error)))
+                if wait_s and not shared.interrupt.stopping:
                     await self._wait(wait_s)
+            if self._published:
+                await shared.database.run(partial(duties.leave, shared.owner))
         finally:
             if self._publisher is not None:
                 await self._publisher.aclose()
@@ -110,8 +121,10 @@ class Letters:
         duty = await database.run(partial(duties.take, f"dead letters of {name}", self._shared.owner, lease_s))
         if duty is None:
             return min(POLL_S, lease_s / 3)
-        letters = await database.run(partial(lettering.page, self._dialect, name, BATCH))
-        if not letters:  # refused ones, which wait
+        self._published = True
+        paused = self._shared.pauses.destinations
+        letters = await database.run(partial(lettering.page, self._dialect, name, BATCH, without_topics=paused))
+        if not letters:  # refused ones, which wait, or paused by somebody
             return POLL_S
         try:
             return await self._publish(duty, letters)

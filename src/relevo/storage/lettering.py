@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -57,9 +57,11 @@ def add(consumer: str, message: Message) -> Script[None]:
     )
 
 
-def page(dialect: Dialect, consumer: str, limit: int) -> Script[list[Letter]]:
-    """The oldest that are due."""
-    rows = yield Statement("letters.page", {"consumer": consumer, "limit": limit})
+def page(dialect: Dialect, consumer: str, limit: int, *, without_topics: Collection[str] = ()) -> Script[list[Letter]]:
+    """The oldest that are due, but for those that go to ``without_topics``."""
+    rows = yield Statement(
+        "letters.page", {"consumer": consumer, "limit": limit, "without_topics": sorted(without_topics)}
+    )
     read = message_reader(dialect)
     return [Letter(int(row[0]), read(row[1:14]), int(row[14])) for row in rows]
 

@@ -15,6 +15,7 @@ select letter_id, event_id, kind, topic, key, type, schema_version, aggregate_ty
        payload, content_type, headers::text, created_at, refusals
 from {dead_letter}
 where consumer = cast(:consumer as text) and due_at <= clock_timestamp()
+  and topic <> all(cast(:without_topics as text[]))
 order by letter_id limit cast(:limit as integer);
 
 -- name: letters.sent

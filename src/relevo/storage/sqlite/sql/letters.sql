@@ -12,6 +12,7 @@ select letter_id, event_id, kind, topic, key, type, schema_version, aggregate_ty
        payload, content_type, headers, created_at, refusals
 from {dead_letter}
 where consumer = :consumer and due_at <= cast((julianday('now') - 2440587.5) * 86400000 as integer)
+  and topic not in (select value from json_each(:without_topics))
 order by letter_id limit :limit;
 
 -- name: letters.sent
