@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from relevo.brokers.refusals import BEHIND, Refusals
 from relevo.clients import database_for
 from relevo.clients.sqlite import sqlite_path
 from relevo.ids import bucket_of, uuid7
 from relevo.message import Message
-from relevo.outcome import Accepted, PublishOutcome, Unconfirmed
+from relevo.outcome import Accepted, PublishOutcome
 from relevo.policy import Policy
 from relevo.ports.broker import BrokerCapabilities
 from relevo.ports.database import Database
+from relevo.ports.source import Source
 from relevo.relay.engine import RelayEngine
 from relevo.relay.ownership import Ownership
 from relevo.settings import DatabaseSettings, RelaySettings, Settings
@@ -38,6 +40,7 @@ class FakePublisher:
     gate: asyncio.Event | None = None
     calls: int = 0
     prefix_safe: bool = True
+    _refusals: Refusals = field(default_factory=Refusals)
 
     @property
     def capabilities(self) -> BrokerCapabilities:
@@ -51,20 +54,27 @@ class FakePublisher:
         )
 
     async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+        number = self._refusals.begin()
+        try:
+            return await self._publish(number, messages)
+        finally:
+            self._refusals.end(number)
+
+    async def _publish(self, number: int, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
         self.calls += 1
         if self.gate is not None:
             await self.gate.wait()
         outcomes: dict[int, PublishOutcome] = {}
-        stopped: set[tuple[str, bytes | None]] = set()
         for index, message in enumerate(messages):
-            name = (message.topic, message.key)
-            outcome = Unconfirmed("behind a refused one") if name in stopped else self.answer(message)
+            name = (message.topic, message.key or b"")
+            closed = message.key is not None and self._refusals.closed(number, name)
+            outcome = BEHIND if closed else self.answer(message)
             if outcome is None:
                 self.log.append(message)
                 continue
             outcomes[index] = outcome
             if message.key is not None and self.prefix_safe:
-                stopped.add(name)
+                self._refusals.refuse(number, name)
         return outcomes
 
     async def probe(self, topic: str) -> PublishOutcome:
@@ -137,6 +147,10 @@ class Store:
     def unsettled(self) -> int:
         return int(self.query("select count(*) from relevo_outbox where settled_at is null")[0][0])
 
+    def source(self, database: Database, relay_id: UUID, lease_s: float) -> Source:
+        """What a relay reads this database with."""
+        return MarkSource(database, relay_id, 64, lease_s=lease_s)
+
 
 def sqlite_store(path: Path) -> Store:
     create_schema(str(path))
@@ -176,7 +190,7 @@ async def running_relay(
         lease_s=lease_s, send_timeout_s=lease_s / 5, batch_max=batch_max, poll_min_s=0.005, poll_max_s=0.05
     )
     ownership = Ownership(database, relay_id, "test", 64, lease_s, settings.send_timeout_s)
-    source = MarkSource(database, relay_id, 64, lease_s=lease_s)
+    source = store.source(database, relay_id, lease_s)
     chosen = policy or Policy()
     engine = RelayEngine(database, source, publisher, ownership, settings, lambda topic: chosen)
     if pauses is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from relevo.brokers.refusals import Refusals
 
 KEY, OTHER = ("t", b"k"), ("t", b"o")
@@ -43,3 +45,39 @@ def test_nothing_is_remembered_when_all_calls_ended() -> None:
     for call in calls:
         refusals.end(call)
     assert not refusals.some
+
+
+async def test_a_call_ends_in_the_step_in_which_its_caller_is_told() -> None:
+    """Between the end of the work and its caller's next step others run: a call that begins there does not know yet."""
+    refusals = Refusals()
+    call = refusals.begin()
+    work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    caller = asyncio.create_task(refusals.told(call, work))
+    await asyncio.sleep(0)
+    refusals.refuse(call, ("t", b"k"))
+    began_before: list[bool] = []
+
+    def begin(_: object) -> None:
+        if not caller.done():
+            began_before.append(refusals.closed(refusals.begin(), ("t", b"k")))
+
+    work.add_done_callback(begin)
+    work.set_result(None)
+    await caller
+    assert began_before == [True]
+    assert not refusals.closed(refusals.begin(), ("t", b"k"))
+
+
+async def test_the_work_of_a_cancelled_caller_still_closes_its_keys() -> None:
+    refusals = Refusals()
+    call = refusals.begin()
+    work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    caller = asyncio.create_task(refusals.told(call, work))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    refusals.refuse(call, ("t", b"k"))
+    assert refusals.closed(refusals.begin(), ("t", b"k"))
+    work.set_result(None)
+    await asyncio.sleep(0)
+    assert not refusals.closed(refusals.begin(), ("t", b"k"))

@@ -13,7 +13,7 @@ from relevo.outcome import Cancelled, Duplicate, PublishOutcome, Rejected, Unava
 from relevo.policy import OnRejected, Policy
 from relevo.ports.source import Taken
 from relevo.relay.dispositions import Verdict, judge
-from relevo.relay.engine import key_name
+from relevo.relay.flight import key_name
 
 
 def page(*keys: str | None, topic: str = "t") -> Taken:

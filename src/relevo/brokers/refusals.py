@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from typing import Final
+from typing import Final, TypeVar
 
 from relevo.outcome import Unconfirmed
 
 BEHIND: Final = Unconfirmed("not sent: an earlier message of its key was not accepted")
+
+T = TypeVar("T")
 
 OrderedKey = tuple[str, bytes]
 """Topic and key."""
@@ -18,7 +21,8 @@ class Refusals:
 
     A caller may have handed over later messages of a key before it learns that an earlier one was refused. So a refused
     key stays closed to every call that began before the refusing call ended, and a message turned away for it refuses
-    its key in turn. A call that begins afterwards was made by somebody who knows. Thread-safe.
+    its key in turn. A call that begins after the refusing one *returned* was made by somebody who could know: hence
+    ``told``. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -66,3 +70,14 @@ class Refusals:
             oldest = min(self._under_way, default=self._last_call + 1)
             for key in [key for key, until in self._closed.items() if until is not None and until < oldest]:
                 del self._closed[key]
+
+    async def told(self, call: int, work: asyncio.Future[T]) -> T:
+        """The result of ``work``; ``call`` ends in the very step in which its caller gets it, so that no call can begin
+        between the two and count as one that knows. ``work`` goes on if the caller is cancelled."""
+        try:
+            return await asyncio.shield(work)
+        finally:
+            if work.done():
+                self.end(call)
+            else:
+                work.add_done_callback(lambda _: self.end(call))

@@ -79,6 +79,12 @@ class Draining:
         if held and self._sending is None and self.clock.seconds() >= self._look_at:
             await self._begin(held)
 
+    def due(self, held: Collection[KeyName]) -> bool:
+        """Whether ``step`` would settle or claim something: then no page may be under way."""
+        if self._sending is not None:
+            return self._sending.done()
+        return bool(held) and self.clock.seconds() >= self._look_at
+
     def next_s(self, held: Collection[KeyName]) -> float | None:
         """Seconds until the next look is due; ``None`` when nothing is held."""
         if not held or self._sending is not None:

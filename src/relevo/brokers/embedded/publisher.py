@@ -54,9 +54,9 @@ class EmbeddedPublisher:
             self._file.run(lambda connection: self._publish(connection, call, messages))
         )
         self._under_way.add(work)
-        work.add_done_callback(lambda done: self._ended(call, done))
+        work.add_done_callback(self._ended)
         try:
-            return await asyncio.shield(work)
+            return await self._refusals.told(call, work)
         except RelevoError as error:
             return dict.fromkeys(range(len(messages)), Unavailable(str(error)))
 
@@ -80,9 +80,8 @@ class EmbeddedPublisher:
             await asyncio.wait(self._under_way)
         await self._file.release()
 
-    def _ended(self, call: int, work: asyncio.Future[dict[int, PublishOutcome]]) -> None:
+    def _ended(self, work: asyncio.Future[dict[int, PublishOutcome]]) -> None:
         self._under_way.discard(work)
-        self._refusals.end(call)
         if not work.cancelled():
             work.exception()  # looked at, also when the caller was cancelled
 

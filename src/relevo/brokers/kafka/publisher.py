@@ -72,8 +72,8 @@ class KafkaPublisher:
         # A task of its own: once handed over, a call is finished in order, even if this caller is cancelled.
         work = asyncio.create_task(self._publish(number, list(messages)))
         self._under_way.add(work)
-        work.add_done_callback(partial(self._ended, number))
-        return await asyncio.shield(work)
+        work.add_done_callback(self._ended)
+        return await self._refusals.told(number, work)
 
     async def probe(self, topic: str) -> PublishOutcome:
         found = await self._topics.ask(topic)
@@ -94,9 +94,8 @@ class KafkaPublisher:
         if self._replacing:
             await asyncio.wait(self._replacing)
 
-    def _ended(self, number: int, work: asyncio.Task[dict[int, PublishOutcome]]) -> None:
+    def _ended(self, work: asyncio.Task[dict[int, PublishOutcome]]) -> None:
         self._under_way.discard(work)
-        self._refusals.end(number)
         if not work.cancelled():
             work.exception()  # looked at, also when the caller was cancelled
 
@@ -240,6 +239,8 @@ class KafkaPublisher:
 
     def _fatal(self, sender: Sender, reason: str) -> None:
         """In the producer's thread."""
+        if sender.broken is None:
+            log.info("the producer cannot go on and is replaced; what is not confirmed is sent again (%s)", reason)
         self._break_from_thread(sender, Unconfirmed(f"taken back, since the producer failed ({reason})"))
 
     def _break_from_thread(self, sender: Sender, outcome: PublishOutcome) -> None:

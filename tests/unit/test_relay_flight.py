@@ -1,0 +1,164 @@
+"""Pages under way together: order per key, whatever lands when."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from relevo.message import Message
+from relevo.outcome import PublishOutcome, Rejected
+from relevo.policy import Policy
+from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
+from relevo.relay.counters import Counters
+from relevo.relay.dispositions import KeyName
+from relevo.relay.flight import PAGES, Flight
+from relevo.relay.pausing import RelayPauses
+from tests.support.relays import FakePublisher
+
+PAGE = 5
+
+
+@dataclass
+class Lanes:
+    """Every lane is ours."""
+
+    paused: Collection[int] = ()
+
+    def may_send(self, lanes: Collection[int]) -> bool:
+        return True
+
+    def lose(self, lanes: Collection[int]) -> None:
+        raise AssertionError(lanes)
+
+
+@dataclass
+class Outbox:
+    """The outbox as a list: what is unsettled and not in flight, in order, a page at a time."""
+
+    messages: list[Message]
+    open: set[int] = field(default_factory=set)
+    flying: set[int] = field(default_factory=set)
+    held: dict[KeyName, list[int]] = field(default_factory=dict)
+    in_the_air: int = 0
+    capabilities = SourceCapabilities(lanes=True, history=True)
+
+    def __post_init__(self) -> None:
+        self.open = set(range(len(self.messages)))
+
+    async def take(self) -> Taken:
+        await asyncio.sleep(0)
+        seqs = sorted(self.open - self.flying)[:PAGE]
+        self.flying |= set(seqs)
+        self.in_the_air = max(self.in_the_air, len(self.flying))
+        return Taken(seqs, [0] * len(seqs), [self.messages[seq] for seq in seqs], len(seqs) < PAGE)
+
+    async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
+        await asyncio.sleep(0)
+        for index, seq in enumerate(taken.seqs):
+            disposition = dispositions.get(index)
+            if disposition is not None and disposition.action in ("hold", "behind"):
+                message = self.messages[seq]
+                self.held.setdefault((message.topic, message.key or b""), []).append(seq)
+            if disposition is None or disposition.action != "back":
+                self.open.discard(seq)
+        await self.release(taken)
+        return Settled(len(taken), (), ())
+
+    async def release(self, taken: Taken) -> None:
+        self.flying -= set(taken.seqs)
+
+
+class Slow(FakePublisher):
+    """Confirms later, now and then; refuses what ``bad`` names, as long as it does."""
+
+    def __init__(self, chance: random.Random, bad: set[int]) -> None:
+        super().__init__(answer=lambda message: self._judge(message))
+        self.chance, self.bad = chance, bad
+
+    def _judge(self, message: Message) -> PublishOutcome | None:
+        return Rejected("message_too_large", "no") if int(message.payload or b"0") in self.bad else None
+
+    async def _publish(self, number: int, messages: Any) -> Mapping[int, PublishOutcome]:
+        outcomes = await super()._publish(number, messages)
+        for _ in range(self.chance.choice((0, 0, 1, 3, 9))):
+            await asyncio.sleep(0)
+        return outcomes
+
+
+def outbox(count: int, keys: int) -> Outbox:
+    now = datetime.now(UTC)
+    return Outbox(
+        [
+            Message(
+                event_id=UUID(int=n), type="t", topic="t", payload=b"%d" % n, created_at=now, key=b"%d" % (n % keys)
+            )
+            for n in range(count)
+        ]
+    )
+
+
+def flight(source: Outbox, publisher: FakePublisher, policy: Policy) -> Flight:
+    everything: Any = source
+    return Flight(
+        everything,
+        publisher,
+        Lanes(),  # type: ignore[arg-type]
+        RelayPauses(),
+        lambda topic: policy,
+        Counters(),
+        source.take,
+        lambda verdict: None,
+    )
+
+
+async def carry_all(source: Outbox, under_way: Flight) -> None:
+    while True:
+        taken = await under_way.next_page()
+        if not taken:
+            await under_way.at_rest()
+            if not source.open:
+                return
+            continue
+        await under_way.carry(taken)
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("on_rejected", ["park", "skip"])
+async def test_nothing_of_a_key_passes_what_was_refused(seed: int, on_rejected: Any) -> None:
+    """FAILURES row 10, over pages: whatever lands when, what was sent of a key is in order, and behind a parked message
+    everything of its key waits in order."""
+    chance = random.Random(seed)
+    source = outbox(80, keys=chance.choice((1, 3, 7)))
+    bad = set(chance.sample(range(80), chance.choice((1, 2, 6))))
+    publisher = Slow(chance, bad)
+    await asyncio.wait_for(carry_all(source, flight(source, publisher, Policy(on_rejected=on_rejected))), 20)
+    keys = {message.key for message in source.messages}
+    for key in keys:
+        sent = publisher.payloads(key)
+        waiting = source.held.get(("t", key or b""), [])
+        assert sent == sorted(set(sent))
+        assert waiting == sorted(set(waiting))
+        wanted = [int(message.payload or b"0") for message in source.messages if message.key == key]
+        if on_rejected == "skip":
+            assert sent == [number for number in wanted if number not in bad]
+        else:
+            assert sent + waiting == wanted
+            assert not waiting or waiting[0] in bad
+
+
+async def test_several_pages_are_under_way_with_a_prefix_safe_publisher_only() -> None:
+    for prefix_safe, pages in ((True, PAGES + 1), (False, 2)):  # and the page that is read ahead
+        source = outbox(100, keys=50)
+        publisher = Slow(random.Random(1), set())
+        publisher.prefix_safe = prefix_safe
+        await carry_all(source, flight(source, publisher, Policy()))
+        assert publisher.payloads() == list(range(100))
+        assert source.in_the_air <= PAGE * (pages + 1)  # and the one being settled
+        assert (source.in_the_air > 3 * PAGE) == prefix_safe
