@@ -39,7 +39,7 @@ from relevo.ids import uuid7
 from relevo.message import Message
 from relevo.ops.migrate import migrate
 from relevo.ports.broker import BrokerCapabilities, Delivery
-from relevo.settings import DatabaseSettings, Settings
+from relevo.settings import DatabaseSettings, Settings, load
 
 KEYS, SHARDS, PAYLOAD_BYTES = 10_000, 12, 300
 KINDS = ("one", "batches", "pipeline", "on_batch")
@@ -184,7 +184,8 @@ class Counted:
 
 async def child(kind: str, where: str, url: str, topic: str, events: int, sync: bool, profile: str | None) -> None:
     """One run, in this process; its figures as JSON."""
-    settings = Settings(database=DatabaseSettings(url=url))
+    given = {name: value for name, value in os.environ.items() if name.startswith("RELEVO_CONSUMER_")}
+    settings = load(os.devnull, environ=given, overrides={"database.url": url})
     if where == "kafka":
         settings.broker.url = os.environ["RELEVO_TEST_KAFKA_URL"]
     broker: Any = broker_for(settings.broker.url, {}) if where == "kafka" else Loaded(messages(topic, events))

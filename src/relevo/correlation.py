@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,16 +63,20 @@ def using(
 def handling(message: Message | None, consumer: str | None = None) -> Iterator[Context]:
     """While ``message`` is handled: its correlation id (or its id, if it starts the story), and its id as the cause.
     Nothing is inherited from outside. ``None``: several are handled at once, and none of them is the cause."""
-    context = Context(consumer=consumer)
-    if message is not None:
-        event_id = str(message.event_id)
-        story = message.headers.get(CORRELATION) or event_id
-        context = Context(story, event_id, message.headers.get(TRACEPARENT), consumer)
-    token = _current.set(context)
+    token = begin(message, consumer)
     try:
-        yield context
+        yield _current.get()
     finally:
         _current.reset(token)
+
+
+def begin(message: Message | None, consumer: str | None = None) -> Token[Context]:
+    """What ``handling`` does at first; for a context of one's own, in which nothing has to be undone."""
+    if message is None:
+        return _current.set(Context(consumer=consumer))
+    event_id = str(message.event_id)
+    story = message.headers.get(CORRELATION) or event_id
+    return _current.set(Context(story, event_id, message.headers.get(TRACEPARENT), consumer))
 
 
 def headers() -> dict[str, str]:

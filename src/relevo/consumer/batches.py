@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.consumer.messages import Item
+from relevo.consumer.pipelines import Pipelines
 from relevo.consumer.runs import ours
 from relevo.consumer.shared import Shared
 from relevo.consumer.sizing import Costs, Size
@@ -41,6 +42,11 @@ class Group:
     transactions: Transactions
     handler: Handler | None
     pipelined: bool
+    without_pipeline: Group | None = field(default=None, compare=False)
+
+    @property
+    def direct(self) -> Group:
+        return self.without_pipeline or self
 
 
 def batches_of(consumer: Consumer, settings: ConsumerSettings, shared: Shared, subscription: Subscription) -> Batches:
@@ -66,6 +72,7 @@ class Batches:
         self._size = Size(largest)
         self._costs = Costs()
         self._groups: dict[Handler, Group | None] = {}
+        self._pipelines = Pipelines()
 
     def of(self, item: Item) -> Group | None:
         """The group of a message; ``None`` for one that runs by itself."""
@@ -79,7 +86,8 @@ class Batches:
             return None
         if handler not in self._groups:
             self._groups[handler] = self._group_of(handler)
-        return self._groups[handler]
+        group = self._groups[handler]
+        return group.direct if group is not None and handler in self._pipelines.without else group
 
     def fits(self, items: Sequence[Item], item: Item) -> bool:
         """Whether one more message may join."""
@@ -135,6 +143,7 @@ class Batches:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - classified by code and type
             return await self._failed(parts, group, progress, trace, error)
         self._size.succeeded(len(done))
+        self._pipelines.worked(group.pipelined, {part.item.handler for part in parts})
         shared.database.worked()
         self._alone([part.item for part in trace.held])
         return [part.item for part in done]
@@ -147,8 +156,8 @@ class Batches:
         self._size.failed(len(parts))
         if trace.xid is not None and progress.stage == "handler" and not progress.broken:
             await self._undo(parts, progress, trace.xid)
-        if isinstance(error, PipelineError) or type(error).__name__ == "NotSupportedError":
-            self._not_pipelined(group, parts, progress)
+        if group.pipelined:
+            self._blame_pipeline(parts, progress, error)
         outcome = classify(error, progress.stage, broken=progress.broken) if isinstance(error, Exception) else None
         if _WAITED_TOO_LONG in sqlstates(error):
             outcome = None
@@ -158,7 +167,7 @@ class Batches:
                 found = await shared.database.run(lambda: inboxing.find_many(shared.name, ids))
                 self._alone([part.item for part in parts if part.id not in found])
                 return [part.item for part in parts if part.id in found]
-            case Unavailable(reason):
+            case Unavailable(reason) if progress.broken or progress.stage == "begin":
                 shared.database.down(reason)
             case Conflict():
                 self._halve(items)
@@ -189,17 +198,20 @@ class Batches:
         if after:
             await self._shared.database.run(lambda: inboxing.take_back(self._shared.name, after, xid=xid))
 
-    def _not_pipelined(self, group: Group, parts: Sequence[Part], progress: Progress) -> None:
-        """Some handler cannot work in a pipeline: none is used for it from now on."""
-        guilty = {part.item.handler for part in parts if progress.job and part.event is progress.job.event}
-        for handler in guilty or {part.item.handler for part in parts}:
-            if handler is not None and group.pipelined:
-                log.info("consumer %s: %s runs without a pipeline from now on", self._shared.name, handler.name)
-                self._groups[handler] = Group(group.transactions, group.handler, False)
+    def _blame_pipeline(self, parts: Sequence[Part], progress: Progress, error: BaseException) -> None:
+        """What a pipeline cannot do is known from its error, and whose it was, unless the handler swallowed it. Other
+        errors may be due to it too."""
+        handlers = {part.item.handler for part in parts}
+        known = isinstance(error, PipelineError) or type(error).__name__ == "NotSupportedError"
+        if known and progress.job is not None:
+            handlers = {part.item.handler for part in parts if part.event is progress.job.event} or handlers
+        for handler in self._pipelines.failed(handlers, known=known):
+            log.info("consumer %s: %s runs without a pipeline", self._shared.name, handler.name)
 
     def _group_of(self, handler: Handler) -> Group | None:
         if handler.durable or handler.outward:
             return None
         transactions = self._shared.runs.transactions_of(handler)
         pipelined = self._pipeline and transactions.pipelines and not handler.takes_many
-        return Group(transactions, handler if handler.takes_many else None, pipelined)
+        alone = handler if handler.takes_many else None
+        return Group(transactions, alone, pipelined, Group(transactions, alone, False))

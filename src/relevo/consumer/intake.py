@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from uuid import UUID
 
@@ -85,6 +85,7 @@ class Intake:
     async def finish(self, timeout_s: float) -> None:
         """Stop: what runs may finish, what has not begun is handed back. After ``timeout_s``, or at once when the
         database is away, the rest is cancelled and handed back too."""
+        await self._withdraw(lambda item: True, GIVE_BACK_S)
         joined = asyncio.ensure_future(self._queues.join())
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
@@ -111,6 +112,7 @@ class Intake:
         waiting = [item.done for item in self._items if item.delivery.shard in gone]
         for item in self._items:
             item.revoked = item.revoked or item.delivery.shard in gone
+        await self._withdraw(lambda item: item.delivery.shard in gone, timeout_s)
         self._shared.interrupt.stir()
         if waiting:
             await asyncio.wait(waiting, timeout=timeout_s)
@@ -228,6 +230,19 @@ class Intake:
                 if not item.done.done():
                     item.done.set_result(None)
             self._room.set()
+
+    async def _withdraw(self, wanted: Callable[[Item], bool], timeout_s: float) -> None:
+        """What has not begun goes back, all at once."""
+        items = self._queues.withdraw(wanted)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._give_back([item.delivery for item in items])
+        except TimeoutError:
+            log.warning("consumer %s: the journal could not be told what went back", self._shared.name)
+        for item in items:
+            self._forget(item)
+            if not item.done.done():
+                item.done.set_result(None)
 
     def _forget(self, item: Item) -> None:
         self._items.discard(item)

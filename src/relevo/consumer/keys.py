@@ -65,6 +65,22 @@ class KeyQueues(Generic[I]):
         """Items queued or under way."""
         return self._count
 
+    def withdraw(self, wanted: Callable[[I], bool]) -> list[I]:
+        """Take out what has not begun."""
+        out: list[I] = []
+        for queue in self._queues.values():
+            keep = [item for item in queue if not wanted(item)]
+            if len(keep) < len(queue):
+                out += [item for item in queue if wanted(item)]
+                queue.clear()
+                queue.extend(keep)
+        for key in [key for key in self._ready if not self._queues[key]]:
+            del self._ready[key], self._queues[key]
+        self._count -= len(out)
+        if self._count == 0:
+            self._drained.set()
+        return out
+
     async def join(self) -> None:
         """Wait until nothing is queued or under way."""
         await self._drained.wait()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from relevo.catalog import Catalog
-from relevo.correlation import handling
+from relevo.correlation import begin, handling
 from relevo.errors import LostOwnershipError, MisuseError
 from relevo.message import Message
 from relevo.runtime.classify import Stage
@@ -44,7 +44,7 @@ PIPELINED = Pipelined()
 SYNCED = Pipelined()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """One call of a handler: the message (``None`` for several at once), the function and its first argument. A step of
     its own where a run has more than one; each then has a context of its own, too."""
@@ -116,7 +116,7 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
             progress.stage = "handler"
             if isinstance(step, Job):
                 progress.job = step
-                copy_context().run(_call, unit, step)
+                copy_context().run(_call_apart, unit, step)
             elif isinstance(step, Call):
                 assert job is not None
                 progress.job = job
@@ -142,14 +142,20 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
 
 
 def _call(unit: Unit, job: Job) -> None:
+    with handling(job.message, job.consumer):
+        _call_apart(unit, job)
+
+
+def _call_apart(unit: Unit, job: Job) -> None:
+    """In a context of its own."""
+    begin(job.message, job.consumer)
     probe("consumer.began")
     tx = unit.enter()
-    with handling(job.message, job.consumer):
-        try:
-            job.function(job.event, tx) if job.wants_tx else job.function(job.event)
-        except StopIteration as error:  # no future can carry it out of the thread
-            raise RuntimeError("the handler raised StopIteration") from error
-        unit.leave()
+    try:
+        job.function(job.event, tx) if job.wants_tx else job.function(job.event)
+    except StopIteration as error:  # no future can carry it out of the thread
+        raise RuntimeError("the handler raised StopIteration") from error
+    unit.leave()
     probe("consumer.handled")
 
 
@@ -172,7 +178,7 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
             progress.stage = "handler"
             if isinstance(step, Job):
                 progress.job = step
-                await within(copy_context(), _acall(unit, step))
+                await within(copy_context(), _acall_apart(unit, step))
             elif isinstance(step, Call):
                 assert job is not None
                 progress.job = job
@@ -198,11 +204,17 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
 
 
 async def _acall(unit: AsyncUnit, job: Job) -> None:
+    with handling(job.message, job.consumer):
+        await _acall_apart(unit, job)
+
+
+async def _acall_apart(unit: AsyncUnit, job: Job) -> None:
+    """In a context of its own."""
+    begin(job.message, job.consumer)
     probe("consumer.began")
     tx = await unit.enter()
-    with handling(job.message, job.consumer):
-        await (job.function(job.event, tx) if job.wants_tx else job.function(job.event))
-        await unit.leave()
+    await (job.function(job.event, tx) if job.wants_tx else job.function(job.event))
+    await unit.leave()
     probe("consumer.handled")
 
 

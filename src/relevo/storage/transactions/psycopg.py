@@ -70,6 +70,7 @@ class PsycopgUnit:
     def __init__(self, lender: Lender, many: bool = False) -> None:
         self._lender = lender
         self._many = many
+        self._guarded = False
         self._connection: Connection[Any] | None = None
         self._pipeline: AbstractContextManager[Any] | None = None
         self._handle: CallerHandle | None = None
@@ -85,13 +86,21 @@ class PsycopgUnit:
         return self._handle.execute(sql, params)
 
     def enter(self) -> object:
-        _guard(self._connection, refuse, self._many)
+        if not self._guarded:
+            _guard(self._connection, refuse, self._many)
+            self._guarded = True
         return self._connection
 
     def leave(self) -> None:
-        _unguard(self._connection)
+        if not self._many:
+            self._unguard()
         if self._pipeline is None:
             still_open(self._connection)
+
+    def _unguard(self) -> None:
+        if self._guarded:
+            self._guarded = False
+            _unguard(self._connection)
 
     def pipeline(self) -> None:
         assert self._connection is not None
@@ -99,6 +108,7 @@ class PsycopgUnit:
         self._pipeline.__enter__()
 
     def sync(self) -> None:
+        self._unguard()
         self._leave_pipeline()
         pipelining.check(self._connection)
         still_open(self._connection)
@@ -110,10 +120,11 @@ class PsycopgUnit:
 
     def commit(self) -> None:
         assert self._connection is not None
+        self._unguard()
         self._connection.commit()
 
     def rollback(self) -> None:
-        _unguard(self._connection)
+        self._unguard()
         if self._connection is not None and not self._connection.closed:
             with suppress(Exception):  # what failed in a pipeline is told again when it ends
                 self._leave_pipeline()
@@ -123,9 +134,9 @@ class PsycopgUnit:
                 self._connection.close()
 
     def close(self) -> None:
+        self._unguard()
         connection, self._connection, self._handle = self._connection, None, None
         if connection is not None:
-            _unguard(connection)
             self._lender.release(connection, bool(connection.closed))
 
     @property
@@ -139,6 +150,7 @@ class AsyncPsycopgUnit:
     def __init__(self, lender: Lender, many: bool = False) -> None:
         self._lender = lender
         self._many = many
+        self._guarded = False
         self._connection: AsyncConnection[Any] | None = None
         self._pipeline: AbstractAsyncContextManager[Any] | None = None
         self._handle: CallerHandle | None = None
@@ -154,13 +166,21 @@ class AsyncPsycopgUnit:
         return await self._handle.aexecute(sql, params)
 
     async def enter(self) -> object:
-        _guard(self._connection, arefuse, self._many)
+        if not self._guarded:
+            _guard(self._connection, arefuse, self._many)
+            self._guarded = True
         return self._connection
 
     async def leave(self) -> None:
-        _unguard(self._connection)
+        if not self._many:
+            self._unguard()
         if self._pipeline is None:
             still_open(self._connection)
+
+    def _unguard(self) -> None:
+        if self._guarded:
+            self._guarded = False
+            _unguard(self._connection)
 
     async def pipeline(self) -> None:
         assert self._connection is not None
@@ -168,6 +188,7 @@ class AsyncPsycopgUnit:
         await self._pipeline.__aenter__()
 
     async def sync(self) -> None:
+        self._unguard()
         await self._leave_pipeline()
         pipelining.check(self._connection)
         still_open(self._connection)
@@ -179,10 +200,11 @@ class AsyncPsycopgUnit:
 
     async def commit(self) -> None:
         assert self._connection is not None
+        self._unguard()
         await self._connection.commit()
 
     async def rollback(self) -> None:
-        _unguard(self._connection)
+        self._unguard()
         if self._connection is not None and not self._connection.closed:
             with suppress(Exception):  # what failed in a pipeline is told again when it ends
                 await self._leave_pipeline()
@@ -192,9 +214,9 @@ class AsyncPsycopgUnit:
                 await self._connection.close()
 
     async def close(self) -> None:
+        self._unguard()
         connection, self._connection, self._handle = self._connection, None, None
         if connection is not None:
-            _unguard(connection)
             await resolved(self._lender.release(connection, bool(connection.closed)))
 
     @property
