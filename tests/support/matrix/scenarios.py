@@ -82,10 +82,11 @@ class DurableScenario(ConsumerScenario):
 
 
 FIRST = (
-    "select event_id from relevo_held_message m where not exists (select 1 from relevo_held_message b where "
-    "b.held_key = m.held_key and (b.position < m.position or (b.position = m.position and b.held_seq < m.held_seq)))"
+    "select m.event_id from relevo_held_message m join relevo_held_key k on k.key = m.held_key and k.state = 'parked' "
+    "where not exists (select 1 from relevo_held_message b where b.held_key = m.held_key "
+    "and (b.position < m.position or (b.position = m.position and b.held_seq < m.held_seq)))"
 )
-"""The first message of every key's queue."""
+"""The first message of every parked key's queue."""
 
 
 class PurgeScenario(Scenario):
