@@ -42,7 +42,7 @@ def test_the_settings_file_uncommented_is_the_default_settings(relevo: Cli) -> N
     for line in (relevo.cwd / "relevo.toml").read_text().splitlines():
         bare = line.removeprefix("# ")
         is_setting = line.startswith("# ") and bare.partition(" = ")[0].isidentifier() and " = " in bare
-        lines.append(bare if is_setting and not bare.startswith(("schema", "on_rejected")) else line)
+        lines.append(bare if is_setting and not bare.startswith(("schema", "on_rejected", "dead_letters")) else line)
     (relevo.cwd / "all.toml").write_text("\n".join(lines))
     assert load(relevo.cwd / "all.toml", environ={}) == Settings()
     sections = tomllib.loads("\n".join(lines))
@@ -192,7 +192,7 @@ def test_the_command_line_starts_fast(relevo: Cli) -> None:
     program = (
         "import sys\nfrom relevo.cli.main import run\nrun(['--version'])\n"
         "heavy = {'asyncio', 'rich', 'psycopg', 'sqlalchemy', 'confluent_kafka', 'asyncpg', 'sqlite3'}\n"
-        "print(sorted(heavy & set(sys.modules)), [m for m in sys.modules if m.startswith(('relevo.ops', 'relevo.re'))])"
+        "print(sorted(heavy & set(sys.modules)), [m for m in sys.modules if m.startswith(('relevo.ops', 'relevo.relay'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[] []"
