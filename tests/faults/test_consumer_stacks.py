@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from relevo import Backoff, Event
@@ -16,6 +17,7 @@ from tests.support.consumers import effects, held, inbox, insert, queue, running
 from tests.support.consuming import Consuming
 from tests.support.events import OrderPlaced
 from tests.support.stacks import EMBEDDED
+from tests.support.swallowing import SwallowingProxy
 from tests.support.waiting import eventually
 
 
@@ -115,6 +117,32 @@ async def test_a_handler_that_writes_and_raises_leaves_nothing(consuming: Consum
     assert (state, counted) == ("parked", 4) and "no such customer" in reason
     assert error_type is not None and error_type.startswith("ValueError at tests.faults.test_consumer_stacks:")
     assert queue(store) == [1, 2]
+
+
+@pytest.mark.parametrize("delivered", [True, False], ids=["committed", "not-committed"])
+async def test_a_lost_reply_to_commit_is_looked_up(consuming: Consuming, delivered: bool) -> None:
+    """FAILURES row 31. The connection dies while COMMIT is under way, once after the server did it and once before.
+    Either way the inbox is looked at on another connection: one effect for each message, in order, and nothing parks
+    although the policy has one attempt. (SQLite has no connection to lose.)"""
+    store = consuming.store
+    if not store.is_postgres:
+        pytest.skip("SQLite commits in this process")
+    proxy = SwallowingProxy(store.url, deliver=delivered)
+    async with proxy.serve() as url:
+        consumer = consuming.billing(tx=lambda: psycopg.connect(url), retry=Backoff(attempts=1))
+
+        @consumer.on(OrderPlaced)
+        def handle(event: Event[OrderPlaced], tx: psycopg.Connection[Any]) -> None:
+            insert(tx, event.data.order_id)
+            if event.data.order_id == 1 and not proxy.cut:
+                proxy.armed = True
+
+        async with running(consumer, store, consuming.broker) as up:
+            await consuming.publish(*(consuming.order(number) for number in range(4)))
+            await consuming.done(lambda: len(effects(store)) >= 4, up)
+    assert proxy.cut == 1
+    assert effects(store) == [0, 1, 2, 3]
+    assert held(store) == []
 
 
 async def test_the_error_s_text_is_stored_clean_and_cut(consuming: Consuming) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,15 @@ class Consuming(Stack):
         await self.settled(*members)
 
 
-def produce(url: str, topic: str, body: bytes | None, headers: Headers, key: bytes | None) -> None:
+@cache
+def producer_at(servers: str) -> Any:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": url.removeprefix("kafka://"), "acks": "all"})
+    return Producer({"bootstrap.servers": servers, "acks": "all", "linger.ms": 0})
+
+
+def produce(url: str, topic: str, body: bytes | None, headers: Headers, key: bytes | None) -> None:
+    producer = producer_at(url.removeprefix("kafka://"))
     errors: list[Any] = []
     producer.produce(topic, body, key, headers=list(headers), on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(30) == 0 and errors == [None]

@@ -15,7 +15,11 @@ from tests.support.events import OrderPlaced
 billing = Consumer(
     os.environ.get("TEST_CONSUMER", "billing"),
     [os.environ.get("TEST_TOPIC", "shop.order")],
-    retry=Backoff(attempts=3, base=timedelta(milliseconds=5), cap=timedelta(milliseconds=20)),
+    retry=Backoff(
+        attempts=int(os.environ.get("TEST_ATTEMPTS", "3")),
+        base=timedelta(milliseconds=5),
+        cap=timedelta(milliseconds=20),
+    ),
 )
 STUCK = int(os.environ.get("TEST_STUCK", "-1"))
 KILLER = int(os.environ.get("TEST_KILLER", "-1"))
