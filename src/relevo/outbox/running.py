@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from relevo.catalog import Catalog
-from relevo.errors import RelevoError, SchemaError
+from relevo.errors import ConfigError, RelevoError, SchemaError
 from relevo.message import Message
 from relevo.script import Rows, Script, Statement, arun, run
-from relevo.storage import appending
+from relevo.storage import appending, emitting
 from relevo.storage.handles import CallerHandle
 from relevo.storage.handles.failures import asks_for_table, explain, missing
 
@@ -55,20 +55,30 @@ async def adrive(script: Script[T], handle: CallerHandle, catalog: Catalog) -> T
         raise explained from error
 
 
-def append(messages: Sequence[Message], handle: CallerHandle, catalog: Catalog) -> None:
-    """Write ``messages`` over a sync handle."""
+def append(messages: Sequence[Message], handle: CallerHandle, catalog: Catalog, *, table: bool = True) -> None:
+    """Write ``messages`` over a sync handle. Not into the ``table``: into the write-ahead log alone."""
+    if not table:
+        return drive(_emit(messages, catalog), handle, catalog)
     if not _by_copy(messages, handle):
         return drive(appending.append(messages, catalog.dialect), handle, catalog)
     with _explained(catalog):
         return handle.copy(catalog.text("append.copy"), _tuples(messages))
 
 
-async def aappend(messages: Sequence[Message], handle: CallerHandle, catalog: Catalog) -> None:
-    """Write ``messages`` over an async handle."""
+async def aappend(messages: Sequence[Message], handle: CallerHandle, catalog: Catalog, *, table: bool = True) -> None:
+    """Write ``messages`` over an async handle. Not into the ``table``: into the write-ahead log alone."""
+    if not table:
+        return await adrive(_emit(messages, catalog), handle, catalog)
     if not _by_copy(messages, handle):
         return await adrive(appending.append(messages, catalog.dialect), handle, catalog)
     with _explained(catalog):
         return await handle.acopy(catalog.text("append.copy"), _tuples(messages))
+
+
+def _emit(messages: Sequence[Message], catalog: Catalog) -> Script[None]:
+    if catalog.dialect != "postgresql":
+        raise ConfigError("an Outbox without a table needs PostgreSQL: its write-ahead log is what carries the event")
+    return emitting.emit([emitting.content(message) for message in messages], catalog)
 
 
 def _by_copy(messages: Sequence[Message], handle: CallerHandle) -> bool:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from relevo import signals
 from relevo.catalog import DEFAULT_PREFIX, Catalog, check_identifier
-from relevo.errors import ConfigError
+from relevo.errors import ConfigError, MisuseError
 from relevo.message import MESSAGE_BYTES_MAX, Message
 from relevo.outbox import taps
 from relevo.outbox.building import build, check
@@ -40,7 +40,9 @@ class Outbox:
     """Writes messages into the transaction of the caller; a description without a connection, safe at import time.
 
     ``schema``, ``prefix``: where ``relevo migrate`` put the tables. ``message_bytes_max``: limit for payload, key and
-    headers together. ``allow_autocommit``: accept handles whose driver commits the row by itself.
+    headers together. ``allow_autocommit``: accept handles whose driver commits the row by itself. ``table=False``:
+    write into PostgreSQL's write-ahead log alone, for relays with ``relay.source = "wal"``; such events cannot be found
+    or read again, and are lost with the slot.
 
     Threads and tasks may share one. It never begins, commits or rolls back. With an async handle every method returns
     an awaitable; what can be checked without the database is checked at the call.
@@ -53,6 +55,7 @@ class Outbox:
         prefix: str = DEFAULT_PREFIX,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         allow_autocommit: bool = False,
+        table: bool = True,
     ) -> None:
         check_identifier("prefix", prefix)
         if schema is not None:
@@ -63,6 +66,7 @@ class Outbox:
         self._prefix = prefix
         self._bytes_max = message_bytes_max
         self._allow_autocommit = allow_autocommit
+        self._table = table
         self._catalogs: dict[Dialect, Catalog] = {}
 
     def __repr__(self) -> str:
@@ -136,6 +140,10 @@ class Outbox:
         that are settled.
         """
         caller = handle_for(handle)
+        if not self._table:
+            raise MisuseError(
+                "an Outbox without a table cannot find what it wrote: the write-ahead log is not searched"
+            )
         if caller.is_async:
             return self._afind(caller, event_id)
         return drive(appending.find(event_id), caller, self._catalog(caller.dialect))
@@ -188,7 +196,7 @@ class Outbox:
                 caller.refuse_autocommit()
             caller.flush()
             if when is None:
-                append(messages, caller, catalog)
+                append(messages, caller, catalog, table=self._table)
                 _hint(caller)
             else:
                 drive(scheduling.add(messages[0], when), caller, catalog)
@@ -208,7 +216,7 @@ class Outbox:
                 await caller.arefuse_autocommit()
             await caller.aflush()
             if when is None:
-                await aappend(messages, caller, catalog)
+                await aappend(messages, caller, catalog, table=self._table)
                 _hint(caller)
             else:
                 await adrive(scheduling.add(messages[0], when), caller, catalog)

@@ -12,6 +12,7 @@ import msgspec
 
 from relevo.catalog import Catalog
 from relevo.errors import SchemaError
+from relevo.ids import bucket_of
 from relevo.message import Kind, Message
 from relevo.outgoing import Outgoing
 from relevo.script import Script, Statement
@@ -50,13 +51,13 @@ def channel(catalog: Catalog) -> str:
     return f"{catalog.schema}.{catalog.prefix}outbox" if catalog.schema else f"{catalog.prefix}outbox"
 
 
-def content(message: Message, bucket: int) -> bytes:
+def content(message: Message) -> bytes:
     headers = msgspec.json.encode(message.headers).decode() if message.headers else None
     return _encode(
         Emitted(
             VERSION,
             str(message.event_id).encode(),
-            bucket,
+            bucket_of(message.key, message.event_id),
             message.kind,
             message.topic,
             message.key,
