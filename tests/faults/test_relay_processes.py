@@ -74,6 +74,7 @@ async def test_a_relay_killed_at_a_named_point_loses_and_swaps_nothing(relays: R
 
 async def test_a_relay_killed_while_it_hands_lanes_over(relays: Relays) -> None:
     """Killed right after it gave lanes to a relay that joined: nothing is lost, nobody waits for more than a lease."""
+    await relays.open(lease_s=9.0)  # a confirmation is waited for on a slow machine too
     relays.fill(200, keys=8)
     first = relays.start("relay.released=kill:1")
     eventually_sync(lambda: relays.store.unsettled() == 0, what="the first relay works")
