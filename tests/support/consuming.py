@@ -70,7 +70,10 @@ class Consuming(Stack):
 
     async def settled(self, *members: Running, timeout_s: float = 60.0) -> None:
         """Until the running ``members`` have the topic's shards, and nothing there is unsettled."""
-        await eventually(lambda: _settled(members), what="everything is settled", timeout_s=timeout_s, every_s=0.05)
+        try:
+            await eventually(lambda: _settled(members), what="everything is settled", timeout_s=timeout_s, every_s=0.05)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {await _unsettled(members)}") from None
 
     async def done(self, condition: Callable[[], object], *members: Running, what: str = "the effects") -> None:
         """Until ``condition`` holds and nothing is unsettled."""
@@ -115,11 +118,14 @@ async def basic_publish(
 
 
 async def _settled(members: Sequence[Running]) -> bool:
+    found = await _unsettled(members)
+    return any(lag for _, lag in found) and not any(count or any(lag.values()) for count, lag in found)
+
+
+async def _unsettled(members: Sequence[Running]) -> list[tuple[int, dict[str, int]]]:
+    """In flight, and the lag by shard, of each consumer."""
     intakes = [engine._intake for member in members for engine in member.runner._engines]
-    if not all(intake is not None and len(intake) == 0 for intake in intakes):
-        return False
-    lags = [await intake._subscription.lag() for intake in intakes if intake is not None]
-    return any(lags) and not any(count for lag in lags for count in lag.values())
+    return [(len(intake), dict(await intake._subscription.lag())) for intake in intakes if intake is not None]
 
 
 async def open_consuming(name: str, folder: Path, request: pytest.FixtureRequest, **options: Any) -> Consuming:
