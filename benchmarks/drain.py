@@ -1,9 +1,10 @@
-"""How fast does one relay drain a backlog? PostgreSQL (fsync on) → Kafka (acks=all, idempotent), source ``mark``.
+"""How fast does one relay drain a backlog? PostgreSQL (fsync on) → Kafka (acks=all, idempotent).
 
-``python -m benchmarks.drain [--events 200000] [--runs 3]``: every run gets a database and topics of its own with the
-same committed events, about 300 bytes each, 10,000 keys, 3 topics × 4 partitions. Relay, database and broker share the
-machine. Ours and the naive relay alternate; their ratio is what counts, absolute figures move with the machine.
-Measured from the start of the relay's process until the topics' end offsets show the last event, from outside.
+``python -m benchmarks.drain [--events 200000] [--runs 3] [--relays mark,naive]``: every run gets a database and topics
+of its own with the same committed events, each in a transaction of its own, about 300 bytes, 10,000 keys, 3 topics × 4
+partitions. Relay, database and broker share the machine. The relays alternate; their ratios are what counts, absolute
+figures move with the machine. Measured from the start of the relay's process until the topics' end offsets show the last
+event, from outside. Relays: ``mark``, ``log`` and ``wal`` are ours, by source; ``naive`` and ``debezium`` are not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import os
 import secrets
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,8 +28,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from benchmarks.measure import Processes, machine, spread, table
-from relevo.ops.migrate import migrate
-from relevo.settings import DatabaseSettings, Settings
+from benchmarks.relays import RELAYS, Relay
 
 PARTITIONS = 4
 KEYS = 10_000
@@ -55,8 +54,8 @@ class Bench:
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
 
     @contextlib.contextmanager
-    def prepared(self) -> Iterator[tuple[str, list[str]]]:
-        """A database with the backlog, and its topics."""
+    def prepared(self, relay: Relay) -> Iterator[tuple[str, str, list[str]]]:
+        """A database with the backlog, what its topics begin with, and the topics."""
         name = f"bench_{secrets.token_hex(4)}"
         topics = [f"{name}.{topic}" for topic in ("order", "payment", "shipment")]
         with psycopg.connect(self.admin_url, autocommit=True) as connection:
@@ -65,29 +64,26 @@ class Bench:
         for created in self.admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
             created.result(20)
         try:
-            migrate(Settings(database=DatabaseSettings(url=url)))
-            self._fill(url, topics)
-            yield url, topics
+            relay.prepare(url)
+            relay.fill(url, name, self.events, KEYS, PAYLOAD_BYTES)
+            yield url, name, topics
         finally:
-            with psycopg.connect(self.admin_url, autocommit=True) as connection:
-                connection.execute(f"drop database if exists {name} with (force)")
+            self._drop(relay, url, name)
             for deleted in self.admin.delete_topics(topics).values():
                 deleted.result(20)
 
-    def _fill(self, url: str, topics: list[str]) -> None:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(
-                "insert into relevo_outbox (event_id, bucket, topic, key, type, payload) "
-                "select relevo_uuid7(), relevo_bucket_of(convert_to(k, 'UTF8'), null), "
-                "(%(topics)s::text[])[i %% 3 + 1], convert_to(k, 'UTF8'), 'bench.order.placed', "
-                "convert_to(body, 'UTF8') "
-                "from (select i, 'o' || i %% %(keys)s as k, "
-                "      rpad('{\"order_id\": ' || i || ', \"note\": \"', %(size)s - 2, 'y') || '\"}' as body "
-                "      from generate_series(1, %(events)s) as i) as made",
-                {"keys": KEYS, "topics": topics, "size": PAYLOAD_BYTES, "events": self.events},
-            )
-            connection.execute("vacuum analyze relevo_outbox")
-            connection.execute("checkpoint")
+    def _drop(self, relay: Relay, url: str, name: str) -> None:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                relay.drop(url)
+                with psycopg.connect(self.admin_url, autocommit=True) as connection:
+                    connection.execute(f"drop database if exists {name} with (force)")
+                return
+            except psycopg.Error:  # a slot is active until its reader's connection is gone
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def arrived(self, topics: list[str]) -> int:
         wanted = {
@@ -95,25 +91,26 @@ class Bench:
         }
         return sum(found.result(20).offset for found in self.admin.list_offsets(wanted).values())
 
-    def run(self, kind: str, pids: dict[str, int]) -> Result:
-        with self.prepared() as (url, topics), tempfile.TemporaryDirectory() as folder:
-            command = self._command(kind, url, Path(folder))
+    def run(self, relay: Relay, pids: dict[str, int]) -> Result:
+        with self.prepared(relay) as (url, name, topics), tempfile.TemporaryDirectory() as folder:
+            command = relay.command(url, self.bootstrap, name, self.events, Path(folder))
             database, broker = Processes([pids["postgres"]]), Processes([pids["kafka"]])
             database_before, broker_before = database.sample(), broker.sample()
             environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
             started = time.monotonic()
             log = (Path(folder) / "log").open("wb")
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-            relay = Processes([process.pid])
+            measured = Processes([process.pid])
             try:
-                samples = self._watch(process, [relay, database, broker], topics, started, Path(folder) / "log")
-                spent = relay.sample(), database.sample() - database_before, broker.sample() - broker_before
+                samples = self._watch(process, [measured, database, broker], topics, started, Path(folder) / "log")
+                spent = measured.sample(), database.sample() - database_before, broker.sample() - broker_before
             finally:
                 process.terminate()
                 process.wait(30)
-            if kind == "relevo":
-                self._all_settled(url)
-        return self._result(samples, spent, relay.peak_rss_mb)
+            settled = relay.settled(url)
+            if settled not in (None, self.events):
+                raise SystemExit(f"only {settled} of {self.events} events are settled: the run does not count")
+        return self._result(samples, spent, measured.peak_rss_mb)
 
     def _watch(
         self, process: subprocess.Popen[bytes], measured: list[Processes], topics: list[str], started: float, log: Path
@@ -130,12 +127,6 @@ class Bench:
                 raise SystemExit(f"the relay ended early with {count} events:\n{log.read_text()[-2000:]}")
             time.sleep(0.05)
 
-    def _all_settled(self, url: str) -> None:
-        with psycopg.connect(url) as connection:
-            row = connection.execute("select count(*) from relevo_outbox where outcome = 'published'").fetchone()
-        if row is None or row[0] != self.events:
-            raise SystemExit(f"only {row} of {self.events} events are settled: the run does not count")
-
     def _result(self, samples: list[tuple[float, int]], spent: tuple[float, float, float], rss_mb: float) -> Result:
         whole_s = samples[-1][0]
         low = next(sample for sample in samples if sample[1] >= self.events * 0.15)
@@ -144,13 +135,6 @@ class Bench:
         first_s = next(moment for moment, count in samples if count)
         relay, database, broker = (seconds / self.events * 1e6 for seconds in spent)
         return Result(self.events / whole_s, steady, first_s, relay, database, broker, rss_mb)
-
-    def _command(self, kind: str, url: str, folder: Path) -> list[str]:
-        if kind == "naive":
-            return [sys.executable, "-m", "benchmarks.naive", url, self.bootstrap, str(self.events)]
-        config = folder / "relevo.toml"
-        config.write_text(f'[database]\nurl = "{url}"\n[broker]\nurl = "kafka://{self.bootstrap}"\n')
-        return [sys.executable, "-m", "relevo", "--config", str(config), "relay"]
 
 
 def settings_of(url: str) -> str:
@@ -164,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--kinds", default="relevo,naive")
+    parser.add_argument("--relays", default="mark,naive", help=", ".join(RELAYS))
     arguments = parser.parse_args()
     database, broker = os.environ["RELEVO_TEST_POSTGRES_URL"], os.environ["RELEVO_TEST_KAFKA_URL"]
     pids = {"postgres": _listener(database), "kafka": _listener(broker)}
@@ -173,11 +157,11 @@ def main() -> None:
     print(f"PostgreSQL: {settings_of(database)}")
     print("Kafka: one node, acks=all, enable.idempotence=true, 3 topics x 4 partitions, no compression")
     print(f"events: {arguments.events:,} of {PAYLOAD_BYTES} bytes, {KEYS:,} keys, {arguments.runs} alternating runs\n")
-    kinds = arguments.kinds.split(",")
+    kinds = arguments.relays.split(",")
     results: dict[str, list[Result]] = {kind: [] for kind in kinds}
     for number in range(arguments.runs):
         for kind in kinds:
-            result = bench.run(kind, pids)
+            result = bench.run(RELAYS[kind], pids)
             results[kind].append(result)
             print(
                 f"  run {number + 1} {kind}: {json.dumps({k: round(v, 2) for k, v in vars_of(result).items()})}",
@@ -212,13 +196,16 @@ def report(results: dict[str, list[Result]]) -> str:
                 spread([run.rss_mb for run in runs]),
             ]
         )
-    text = table(rows)
-    if {"relevo", "naive"} <= results.keys():
-        ratios = [
-            ours.whole_per_s / theirs.whole_per_s
-            for ours, theirs in zip(results["relevo"], results["naive"], strict=True)
-        ]
-        text += f"\n\nrelevo / naive, from start, run by run: {spread(ratios, 2)}"
+    text = table(rows) + "\n"
+    ours = [kind for kind in results if RELAYS[kind].ours]
+    for kind in ours:
+        for other in results.keys() - ours:
+            for what in ("whole_per_s", "steady_per_s"):
+                ratios = [
+                    getattr(a, what) / getattr(b, what) for a, b in zip(results[kind], results[other], strict=True)
+                ]
+                name = "from start" if what == "whole_per_s" else "steady"
+                text += f"\n{kind} / {other}, {name}, run by run: {spread(ratios, 2)}"
     return text
 
 
