@@ -3,7 +3,7 @@
 ``python -m benchmarks.drain [--events 200000] [--runs 3] [--relays mark,naive]``: every run gets a database and topics
 of its own with the same committed events, each in a transaction of its own, about 300 bytes, 10,000 keys, 3 topics × 4
 partitions. Relay, database and broker share the machine. The relays alternate; their ratios are what counts, absolute
-figures move with the machine. Measured from the start of the relay's process until the topics' end offsets show the last
+figures move with the machine. Measured from the start of the relay's process until the end offsets show the last
 event, from outside. Relays: ``mark``, ``log`` and ``wal`` are ours, by source; ``naive`` and ``debezium`` are not.
 """
 
