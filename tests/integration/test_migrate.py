@@ -156,9 +156,10 @@ async def test_the_source_of_the_tables_never_changes_silently(settings: Setting
         migrate(settings)
 
 
-def test_a_source_of_a_later_version_is_refused(settings: Settings) -> None:
-    """`log` and `wal` are names of this architecture, not of this version."""
-    settings.relay.source = "log"
+def test_a_source_that_a_database_has_not_is_refused(tmp_path: Path) -> None:
+    """`wal` is a source of PostgreSQL's."""
+    url = f"sqlite:///{tmp_path / 'relevo.db'}"
+    settings = load(environ={}, overrides={"database.url": url, "relay.source": "wal"})
     for act in (migrate, pending, sql):
         with pytest.raises(ConfigError, match="not in this version"):
             act(settings)

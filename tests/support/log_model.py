@@ -218,22 +218,23 @@ class Relay:
         yield
         parts: list[Part] = []
         rows: list[Row] = []
-        queue, room = windows.due(s2, self.paused), 1 + self.model.tape.pick(4)
-        while queue and room > 0:
-            reader = queue.pop(0)
-            cap = windows.cap(reader)
-            if "fresh_window" in self.model.wrong and reader.cursor.window:
-                reader.cursor = Cursor(s2, reader.cursor.high_water, s2, reader.cursor.position)
-            found, full = db.page(self.mine() & reader.lanes, reader, reader.cursor.window or s2, cap, room)
-            part = windows.read(reader, s2, [row.seq for row in found], full=full, cap=cap, top=top)
-            if found:
-                parts.append(part)
-                rows += found
-                room -= len(found)
-            if not full and not reader.exhausted:
-                queue.append(reader)
-            yield
-        windows.merge()
+        room = 1 + self.model.tape.pick(4)
+        for _ in range(3):
+            for reader in windows.due(s2, self.paused):
+                if room <= 0:
+                    break
+                cap = windows.cap(reader)
+                if "fresh_window" in self.model.wrong and reader.cursor.window:
+                    reader.cursor = Cursor(s2, reader.cursor.high_water, s2, reader.cursor.position)
+                window = reader.cursor.window or s2
+                found, full = db.page(self.mine() & reader.lanes, reader, window, cap, room)
+                part = windows.read(reader, s2, [row.seq for row in found], full=full, cap=cap, top=top)
+                if found:
+                    parts.append(part)
+                    rows += found
+                    room -= len(found)
+                yield
+            windows.merge()
         if parts:
             self.pages.append((parts, rows))
 

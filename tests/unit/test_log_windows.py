@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relevo.sources.log.windows import Reader, Windows
+from relevo.sources.log.windows import NO_CAP, Reader, Windows
+from relevo.storage.cursors import EVERY, Cursor
 from tests.support.log_model import Model, Tape
 
 tapes = st.lists(st.integers(0, 719), min_size=20, max_size=400)
@@ -68,3 +69,50 @@ def holds(seed: int, wrong: set[str], kind: type[Windows]) -> bool:
     model = Model(Tape([chance.randrange(720) for _ in range(chance.randrange(50, 600))]), frozenset(wrong), kind)
     model.play()
     return not model.lost() and not model.inversions()
+
+
+def test_what_is_read_while_a_page_comes_back_moves_no_cursor() -> None:
+    """A page is handed back between the question for the next one and its answer: that answer was asked from behind the
+    page that is not settled, so it may be settled row by row and nothing more."""
+    windows = Windows()
+    windows.assign({(0, EVERY): Cursor()})
+    (reader,) = windows.due("10:10:")
+    first = windows.read(reader, "10:10:", [1, 2], full=True, cap=NO_CAP, top=9)
+    windows.release(first)
+    second = windows.read(reader, "11:11:", [3, 4], full=False, cap=NO_CAP, top=9)
+    assert windows.settle(second, 2) is None
+    assert windows.settled == {(0, EVERY): Cursor()}
+    windows.rewind()
+    assert [each.cursor for each in windows.readers] == [Cursor()]
+
+
+def test_pages_that_land_out_of_order_move_no_cursor() -> None:
+    """The later page's cursor would say of the earlier page that it is settled."""
+    windows = Windows()
+    windows.assign({(0, EVERY): Cursor(), (1, EVERY): Cursor()})
+    (reader,) = windows.due("10:10:")
+    first = windows.read(reader, "10:10:", [1, 2], full=True, cap=NO_CAP, top=9)
+    second = windows.read(reader, "11:11:", [3, 4], full=True, cap=NO_CAP, top=9)
+    assert windows.settle(second, 2) is None
+    assert windows.settle(first, 2) == Cursor("10:10:", 2)
+
+
+def test_lanes_that_stand_apart_are_made_up_before_a_backlog() -> None:
+    """After a restart each lane stands at its own last row. They meet at the foremost and go on as one reader, however
+    much waits behind: one query a page, not one a lane."""
+    windows = Windows()
+    windows.assign({(lane, EVERY): Cursor("10:10:", 100 + lane) for lane in range(64)})
+    for reader in windows.due("90:90:"):
+        cap = windows.cap(reader)
+        assert cap == 163  # the foremost too: its late rows, and no more
+        windows.read(reader, "90:90:", [], full=False, cap=cap, top=10**6)
+    windows.merge()
+    (one,) = windows.readers
+    assert (one.cursor, len(one.lanes), windows.cap(one)) == (Cursor("90:90:", 163), 64, NO_CAP)
+
+
+def test_one_that_is_far_behind_keeps_nobody_waiting() -> None:
+    """Lanes taken over with a backlog read up to the others; the others read on."""
+    windows = Windows()
+    windows.assign({(0, EVERY): Cursor("90:90:", 5_000_000), (1, EVERY): Cursor("10:10:", 100)})
+    assert sorted(windows.cap(reader) for reader in windows.readers) == [5_000_000, NO_CAP]

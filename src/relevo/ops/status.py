@@ -25,7 +25,7 @@ from relevo.ops.status_report import (
 from relevo.ports.database import Database
 from relevo.script import Row, Rows, Script, Statement
 from relevo.settings import Settings
-from relevo.storage import effecting, partitioning, pausing, processes, purging
+from relevo.storage import effecting, partitioning, pausing, processes, purging, windowing
 from relevo.storage.migrating import code_version
 
 COUNT_CAP = 100_000
@@ -53,8 +53,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
     meta = yield from _meta(catalog)
     version, _, source, lane_count, *_ = meta
     capped = {"cap": COUNT_CAP + 1}
-    pending = yield Statement("status.pending", capped)
-    oldest = yield Statement("status.oldest")
+    pending, oldest = yield from _pending(source)
     owners = yield Statement("status.lanes")
     paused = yield Statement("status.destinations")
     held = yield Statement("status.held", capped)
@@ -69,7 +68,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
         database=url,
         schema_version=version,
         source=source,
-        pending=Pending(**_capped(pending[0][0]), oldest_age_s=oldest[0][0] if oldest else None),
+        pending=Pending(**_capped(pending), oldest_age_s=oldest),
         lanes=Lanes(total=lane_count, free=lane_count - sum(row[1] for row in owners)),
         relays=_relays(live, owners),
         destinations_paused=[Destination(topic=row[0], reason=row[1] or "", paused_s=row[2]) for row in paused],
@@ -103,6 +102,15 @@ def _meta(catalog: Catalog) -> Script[Row]:
             "Run: relevo migrate"
         )
     return rows[0]
+
+
+def _pending(source: str) -> Script[tuple[int, float | None]]:
+    """How many messages wait, up to the cap, and the age of the oldest: by their markers, or by cursors."""
+    if source == "log":
+        return (yield from windowing.pending(COUNT_CAP + 1))
+    count = yield Statement("status.pending", {"cap": COUNT_CAP + 1})
+    oldest = yield Statement("status.oldest")
+    return count[0][0], oldest[0][0] if oldest else None
 
 
 def _partitions(catalog: Catalog) -> Script[list[OutboxPartition]]:

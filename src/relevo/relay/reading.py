@@ -13,6 +13,7 @@ from relevo.relay.ownership import Ownership
 from relevo.relay.single import SingleReader
 from relevo.runtime.clock import Clock
 from relevo.settings import Settings
+from relevo.sources.log.source import LogSource
 from relevo.sources.mark.source import MarkSource
 from relevo.sources.wal.connecting import connector
 from relevo.sources.wal.lease import ReaderLease
@@ -37,6 +38,8 @@ async def reading(
     common = (database, relay_id, name, lane_count, relay.lease_s, relay.send_timeout_s, detail, clock)
     if relay.source == "mark":
         return MarkSource(database, relay_id, lane_count, lease_s=relay.lease_s), Ownership(*common)
+    if relay.source == "log":
+        return LogSource(database, relay_id, lane_count, lease_s=relay.lease_s), Ownership(*common)
     if relay.source == "wal":
         if database.dialect != "postgresql":
             raise ConfigError(
@@ -46,4 +49,4 @@ async def reading(
         lease = ReaderLease(database, slot, relay_id, relay.lease_s, clock.seconds)
         source = WalSource(database, lease, lane_count, connector(database, settings.database, lease), wake)
         return source, SingleReader(*common, lease=lease)
-    raise ConfigError(f"relay.source = {relay.source!r} comes in a later version; this one reads with 'mark' and 'wal'")
+    raise ConfigError(f"relay.source = {relay.source!r} is not known: use 'mark', 'log' or 'wal'")

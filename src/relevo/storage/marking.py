@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -81,6 +82,58 @@ def load_held(lanes: Collection[int], lane_count: int) -> Script[set[tuple[str, 
     return {(topic, bytes(key)) for topic, key in rows}
 
 
+@dataclass(slots=True)
+class Fates:
+    """What becomes of the messages of a page whose lanes are still ours: their ``seq``, and the keys of those to hold.
+    ``held``: indexes by (topic, held key). ``reasons``: of keys that become held by it."""
+
+    published: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    held: dict[tuple[str, bytes], list[int]] = field(default_factory=dict)
+    reasons: dict[tuple[str, bytes], Disposition] = field(default_factory=dict)
+
+
+def fates(taken: Taken, dispositions: Mapping[int, Disposition], ours: Collection[int]) -> Fates:
+    """Sort a page by what becomes of it. What goes back, and what belongs to a lane that was lost, is in none."""
+    found = Fates()
+    for index, (seq, lane) in enumerate(zip(taken.seqs, taken.lanes, strict=True)):
+        if lane not in ours:
+            continue
+        disposition = dispositions.get(index)
+        if disposition is None:
+            found.published.append(seq)
+        elif disposition.action == "skip":
+            found.skipped.append(seq)
+        elif disposition.action in ("hold", "behind"):
+            message = taken.messages[index]
+            name = (message.topic, held_key(message))
+            found.held.setdefault(name, []).append(index)
+            if disposition.action == "hold":
+                found.reasons.setdefault(name, disposition)
+    return found
+
+
+def mark_published(seqs: Sequence[int]) -> Script[None]:
+    """Mark rows that were published."""
+    yield Statement("mark.settle", {"seqs": list(seqs), "outcome": "published"})
+
+
+def put_aside(found: Fates, taken: Taken) -> Script[tuple[int, list[tuple[str, bytes]]]]:
+    """Mark what is skipped, copy and mark what is held; returns how many, and the keys that turned out to be live."""
+    count = len(found.skipped)
+    if found.skipped:
+        yield Statement("mark.settle", {"seqs": found.skipped, "outcome": "skipped"})
+    live: list[tuple[str, bytes]] = []
+    for name in sorted(found.held):
+        seqs = yield from _hold(name, found.held[name], found.reasons.get(name), taken)
+        if seqs:
+            yield Statement("mark.settle", {"seqs": seqs, "outcome": "held"})
+            count += len(seqs)
+        else:
+            live.append(name)
+    return count, live
+
+
 def settle(
     holder: UUID, lanes: Mapping[int, int], taken: Taken, dispositions: Mapping[int, Disposition]
 ) -> Script[tuple[Settled, int]]:
@@ -88,39 +141,11 @@ def settle(
     it, the transaction's xid."""
     touched = {lane: lanes[lane] for lane in sorted(set(taken.lanes)) if lane in lanes}
     ours, xid = yield from lock_with_xid(holder, touched)
-    lost = set(taken.lanes) - ours
-    published: list[int] = []
-    skipped: list[int] = []
-    held: dict[tuple[str, bytes], list[int]] = {}
-    reasons: dict[tuple[str, bytes], Disposition] = {}
-    for index, (seq, lane) in enumerate(zip(taken.seqs, taken.lanes, strict=True)):
-        if lane not in ours:
-            continue
-        disposition = dispositions.get(index)
-        if disposition is None:
-            published.append(seq)
-        elif disposition.action == "skip":
-            skipped.append(seq)
-        elif disposition.action in ("hold", "behind"):
-            message = taken.messages[index]
-            name = (message.topic, held_key(message))
-            held.setdefault(name, []).append(index)
-            if disposition.action == "hold":
-                reasons.setdefault(name, disposition)
-    count = len(published) + len(skipped)
-    if published:
-        yield Statement("mark.settle", {"seqs": published, "outcome": "published"})
-    if skipped:
-        yield Statement("mark.settle", {"seqs": skipped, "outcome": "skipped"})
-    live: list[tuple[str, bytes]] = []
-    for name in sorted(held):
-        seqs = yield from _hold(name, held[name], reasons.get(name), taken)
-        if seqs:
-            yield Statement("mark.settle", {"seqs": seqs, "outcome": "held"})
-            count += len(seqs)
-        else:
-            live.append(name)
-    return Settled(count, lost, live), xid
+    found = fates(taken, dispositions, ours)
+    if found.published:
+        yield from mark_published(found.published)
+    aside, live = yield from put_aside(found, taken)
+    return Settled(len(found.published) + aside, set(taken.lanes) - ours, live), xid
 
 
 def _hold(

@@ -22,6 +22,8 @@ Name = tuple[int, str]
 """A lane and a topic group."""
 
 NO_CAP = 2**63 - 1
+NEAR = 50_000
+"""How far behind (in ``seq``) a reader may be for others to wait for it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -103,10 +105,14 @@ class Windows:
         ]
 
     def cap(self, reader: Reader) -> int:
-        """How far ``reader`` reads in its next page: to where the foremost of its kind stands. What differs between
-        lanes is so made up for first, and they go on as one, whatever the backlog behind."""
+        """How far ``reader`` reads in its next page: where others of its kind are near, to where the foremost stands,
+        the foremost itself included. Then all stand at one place, and go on as one, whatever the backlog behind. One
+        that is far behind keeps nobody waiting."""
         fore = max(other.cursor.high_water for other in self.readers if self._alike(reader, other))
-        return fore if reader.cursor.high_water < fore else NO_CAP
+        if reader.cursor.high_water < fore:
+            return fore
+        near = (each for each in self.readers if each is not reader and self._alike(reader, each))
+        return fore if any(fore - each.cursor.high_water <= NEAR for each in near) else NO_CAP
 
     def read(self, reader: Reader, s2: str, seqs: Sequence[int], *, full: bool, cap: int, top: int) -> Part:
         """``reader`` read ``seqs`` up to ``cap``; ``full``: the page's limits cut it. ``top``: the newest row seen at
@@ -123,10 +129,12 @@ class Windows:
         else:
             after = Cursor(window, max(before.high_water, last, top if window == s2 else 0))
         reader.cursor, reader.exhausted = after, not full and cap == NO_CAP
-        part = Part(reader.group, frozenset(reader.lanes), seqs, before, window, after)
+        part = Part(reader.group, frozenset(reader.lanes), seqs, before, window, after, void=self.behind)
         if seqs:
             self.flying.append(part)
-        elif not self.flying:  # an empty window moves in memory: its own commit would open the next one
+        elif (
+            not self.flying and not self.behind
+        ):  # an empty window moves in memory: its own commit would open the next one
             self._settle(part.lanes, part.group, after)
         return part
 
@@ -188,6 +196,8 @@ class Windows:
     def joins(self, paused: Collection[str]) -> tuple[dict[int, Cursor], list[Name]]:
         """Groups that may be given up, and the cursors of their lanes that are true without them: group and rest are
         exhausted at one snapshot. Store both, then ``assign``; only while nothing is in flight."""
+        if all(reader.group == EVERY for reader in self.readers):
+            return {}, []
         at = {(lane, reader.group): reader for reader in self.readers for lane in reader.lanes}
         cursors: dict[int, Cursor] = {}
         gone: list[Name] = []

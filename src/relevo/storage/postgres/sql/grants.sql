@@ -23,11 +23,12 @@ grant select, update, delete on {scheduled} to :role;
 grant select, insert, update on {duty} to :role;
 grant update (settled_at, outcome) on {outbox} to :role;
 grant select, update on {lane} to :role;
+grant select, insert, update, delete on {cursor} to :role;
 grant select, insert, update, delete on {process}, {destination}, {held_key}, {held_message} to :role
 
 -- name: grants.keeper
 -- Retention, for relays on their schedule and for `relevo purge`: deletes or archives what is settled and old.
-grant select on {meta}, {keep}, {held_message}, {process} to :role;
+grant select on {meta}, {cursor}, {keep}, {held_message}, {process} to :role;
 grant select, delete on {outbox}, {inbox}, {journal} to :role;
 grant update (taken_at) on {journal} to :role;
 grant delete on {process} to :role;

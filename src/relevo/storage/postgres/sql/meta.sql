@@ -56,7 +56,10 @@ begin
     timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer
   where (system_id, timeline) is distinct from (
     (select system_identifier::text from pg_control_system()),
-    ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer);
+    ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer)
+    -- Positions of another cluster mean nothing here: to write its identifier over would hide that.
+    and (source = 'mark' or system_id is null
+         or system_id = (select system_identifier::text from pg_control_system()));
 exception when insufficient_privilege or feature_not_supported or undefined_function then
   raise notice 'relevo: this role may not read the system identifier';
 end

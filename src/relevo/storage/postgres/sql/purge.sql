@@ -6,10 +6,19 @@
 select cast(extract(epoch from clock_timestamp()) as double precision);
 
 -- name: purge.count
+-- A row is settled by its marker, or, with the source `log`, where every cursor has passed it: its number, and its
+-- transaction. By the number alone rows would go that were not committed yet when a cursor moved over it. `xmin` is
+-- stricter than what a snapshot shows and costs one comparison; a transaction that stays open holds retention back.
 -- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
-with page as materialized (
-  select seq, event_id, created_at, settled_at, outcome from {outbox}
-  where seq > cast(:after as bigint) order by seq limit cast(:limit as integer)
+with passed as materialized (
+  select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
+  from {cursor} where (select source from {meta}) = 'log'
+), page as materialized (
+  select o.seq, event_id, created_at, outcome,
+         coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
+                                   then created_at end) as settled_at
+  from {outbox} o cross join passed
+  where o.seq > cast(:after as bigint) order by o.seq limit cast(:limit as integer)
 )
 select max(seq), count(*), count(*) filter (where settled_at < to_timestamp(cast(:before_s as double precision))
          and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
@@ -20,11 +29,19 @@ select max(seq), count(*), count(*) filter (where settled_at < to_timestamp(cast
 from page;
 
 -- name: purge.delete
-with page as materialized (
-  select seq, event_id, created_at, settled_at, outcome from {outbox}
-  where seq > cast(:after as bigint) order by seq limit cast(:limit as integer)
+with passed as materialized (
+  select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
+  from {cursor} where (select source from {meta}) = 'log'
+), page as materialized (
+  select o.seq, event_id, created_at, outcome,
+         coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
+                                   then created_at end) as settled_at
+  from {outbox} o cross join passed
+  where o.seq > cast(:after as bigint) order by o.seq limit cast(:limit as integer)
 ), gone as (
-  delete from {outbox} where settled_at < to_timestamp(cast(:before_s as double precision)) and seq = any (array(
+  delete from {outbox} o
+  where (o.settled_at < to_timestamp(cast(:before_s as double precision))
+         or o.settled_at is null and o.tx < (select cast(xid::text as xid8) from passed)) and o.seq = any (array(
     select p.seq from page p
     where p.settled_at < to_timestamp(cast(:before_s as double precision))
       and p.seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
@@ -38,11 +55,19 @@ select max(seq), count(*), (select count(*) from gone),
 from page;
 
 -- name: purge.archive
-with page as materialized (
-  select seq, event_id, created_at, settled_at, outcome from {outbox}
-  where seq > cast(:after as bigint) order by seq limit cast(:limit as integer)
+with passed as materialized (
+  select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
+  from {cursor} where (select source from {meta}) = 'log'
+), page as materialized (
+  select o.seq, event_id, created_at, outcome,
+         coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
+                                   then created_at end) as settled_at
+  from {outbox} o cross join passed
+  where o.seq > cast(:after as bigint) order by o.seq limit cast(:limit as integer)
 ), gone as (
-  delete from {outbox} where settled_at < to_timestamp(cast(:before_s as double precision)) and seq = any (array(
+  delete from {outbox} o
+  where (o.settled_at < to_timestamp(cast(:before_s as double precision))
+         or o.settled_at is null and o.tx < (select cast(xid::text as xid8) from passed)) and o.seq = any (array(
     select p.seq from page p
     where p.settled_at < to_timestamp(cast(:before_s as double precision))
       and p.seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
@@ -54,7 +79,8 @@ with page as materialized (
   insert into {archive} (seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
                          aggregate_version, payload, content_type, headers, created_at, settled_at, outcome)
   select seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id, aggregate_version,
-         payload, content_type, headers, created_at, settled_at, outcome
+         payload, content_type, headers, created_at, coalesce(settled_at, clock_timestamp()),
+         coalesce(outcome, 'published')
   from gone order by seq
   on conflict (seq) do nothing
 )

@@ -5,6 +5,7 @@
 select (julianday('now') - 2440587.5) * 86400.0;
 
 -- name: purge.count
+-- A row is settled by its marker, or, with the source `log`, where every cursor has passed it.
 -- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
 select max(seq), count(*), coalesce(sum(settled_at is not null and settled_at < :before_s * 1000
          and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
@@ -12,16 +13,20 @@ select max(seq), count(*), coalesce(sum(settled_at is not null and settled_at < 
          and not (outcome = 'held' and exists (select 1 from {held_message} m
                                                where m.side = 'relay' and m.event_id = page.event_id))), 0),
        coalesce(min(created_at) >= :before_s * 1000, 1)
-from (select seq, event_id, created_at, settled_at, outcome from {outbox}
-      where seq > :after order by seq limit :limit) as page;
+from (select seq, event_id, created_at, outcome,
+             coalesce(settled_at, case when seq <= (select min(high_water) from {cursor})
+                                                and (select source from {meta}) = 'log' then created_at end) as settled_at
+      from {outbox} where seq > :after order by seq limit :limit) as page;
 
 -- name: purge.archive
 insert into {archive} (seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
                        aggregate_version, payload, content_type, headers, created_at, settled_at, outcome)
 select seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id, aggregate_version,
-       payload, content_type, headers, created_at, settled_at, outcome
+       payload, content_type, headers, created_at, coalesce(settled_at, created_at), coalesce(outcome, 'published')
 from {outbox} page
-where seq > :after and seq <= :last and settled_at < :before_s * 1000
+where seq > :after and seq <= :last
+  and coalesce(settled_at, case when seq <= (select min(high_water) from {cursor})
+                                                and (select source from {meta}) = 'log' then created_at end) < :before_s * 1000
   and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
   and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
   and not (outcome = 'held' and exists (select 1 from {held_message} m
@@ -30,7 +35,9 @@ on conflict (seq) do nothing;
 
 -- name: purge.delete
 delete from {outbox}
-where seq > :after and seq <= :last and settled_at < :before_s * 1000
+where seq > :after and seq <= :last
+  and coalesce(settled_at, case when seq <= (select min(high_water) from {cursor})
+                                                and (select source from {meta}) = 'log' then created_at end) < :before_s * 1000
   and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
   and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
   and not (outcome = 'held' and exists (select 1 from {held_message} m

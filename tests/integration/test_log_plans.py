@@ -1,0 +1,90 @@
+"""How PostgreSQL carries out a page of the source ``log``, on a table that is empty and on one that has grown.
+
+A page's late rows must come by the index on ``(tx, seq)`` and its main rows by the primary key, whatever statistics
+say: the planner's own choice cost 1.2 ms a poll, and more with every row."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from relevo.catalog import Catalog, pyformat
+from relevo.clients.postgres import _adapted
+from relevo.script import Statement
+from relevo.storage import windowing
+from relevo.storage.cursors import Cursor
+from tests.support.log_stores import log_store
+
+
+def page_statement(cursor: Cursor, window: str) -> Statement:
+    lanes = dict.fromkeys(range(64), 0)
+    reading = windowing.Reading(tuple(lanes), None, (), cursor, window, 2**63 - 1)
+    script = windowing.page("postgresql", uuid4(), lanes, 64, reading, 2000, 8_000_000)
+    statement = next(script)
+    while statement.name != "log.page":
+        statement = script.send([])
+    return statement
+
+
+def explain(connection: psycopg.Connection[Any], statement: Statement, how: str) -> str:
+    text = pyformat(Catalog("postgresql").text(statement.name))
+    with connection.transaction():
+        connection.execute(
+            "select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)"
+        )
+        connection.execute("select set_config('plan_cache_mode', %s, true)", (how,))
+        rows = connection.execute(f"explain (costs off) {text}", _adapted(statement.params), prepare=True).fetchall()
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.parametrize("how", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("grown", ["never analyzed", "grown, not analyzed", "grown and analyzed"])
+def test_a_page_goes_by_its_indexes(pg_database: str, grown: str, how: str) -> None:
+    """Late rows by ``(tx, seq)``, main rows by the primary key; nowhere a scan of the table or a bitmap."""
+    store = log_store(pg_database)
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        if grown != "never analyzed":
+            connection.execute(
+                "insert into relevo_outbox (event_id, bucket, topic, type) "
+                "select gen_random_uuid(), n % 1024, 't' || n % 5, 'a.b' from generate_series(1, 30000) n"
+            )
+        if grown == "grown and analyzed":
+            connection.execute("analyze relevo_outbox")
+        (now, newest) = connection.execute(
+            "select pg_current_snapshot()::text, coalesce(max(seq), 0) from relevo_outbox"
+        ).fetchone() or ("", 0)
+        xmax = int(now.split(":")[1])
+        since = Cursor(f"{xmax - 3}:{xmax}:{xmax - 3},{xmax - 2}", max(1000, newest // 2))
+        plan = explain(connection, page_statement(since, now), how)
+    on_outbox = [line.strip() for line in plan.splitlines() if " on relevo_outbox_p" in line]
+    assert len(on_outbox) == 3, plan
+    assert [line.count("tx_seq_idx") for line in on_outbox] == [1, 1, 0], plan
+    assert on_outbox[2].count("pkey") == 1 and "Seq Scan" not in plan and "Bitmap" not in plan, plan
+
+
+def test_a_late_set_of_many_pages_is_read_in_order(pg_database: str) -> None:
+    """A page of a huge late transaction touches about a page's rows, not the rest of it: no sort of what is left."""
+    store = log_store(pg_database)
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        with connection.transaction():
+            (xid,) = connection.execute("select pg_current_xact_id()::text").fetchone() or ("",)
+            connection.execute(
+                "insert into relevo_outbox (event_id, bucket, topic, type) "
+                "select gen_random_uuid(), 1, 't', 'a.b' from generate_series(1, 50000)"
+            )
+        (now,) = connection.execute("select pg_current_snapshot()::text").fetchone() or ("",)
+        since = Cursor(f"{xid}:{int(xid) + 1}:{xid}", 60_000, now, 20_000)
+        statement = page_statement(since, now)
+        connection.execute("update relevo_lane set holder = %s", (statement.params["holder"],))
+        text = pyformat(Catalog("postgresql").text("log.page"))
+        with connection.transaction():
+            connection.execute("set local enable_seqscan = off; set local enable_bitmapscan = off")
+            rows = connection.execute(
+                f"explain (analyze, buffers, timing off) {text}", _adapted(statement.params)
+            ).fetchall()
+    plan = "\n".join(row[0] for row in rows)
+    scans = [line for line in plan.splitlines() if "tx_seq_idx" in line and "actual" in line]
+    assert any("rows=2000 " in line or "rows=2000.00 " in line for line in scans), plan

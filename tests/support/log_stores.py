@@ -1,0 +1,35 @@
+"""Databases that are read by the source ``log``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from relevo.ports.database import Database
+from relevo.ports.source import Source
+from relevo.sources.log.source import LogSource
+from tests.support.relays import Store
+from tests.support.schema import create_schema
+
+_CURSOR = """
+select count(*) from relevo_outbox o join relevo_cursor c on c.lane = o.bucket % 64 and c.topic_group = coalesce(
+  (select g.topic_group from relevo_cursor g where g.lane = o.bucket % 64 and g.topic_group = o.topic), '*')
+where o.settled_at is null and not (o.seq <= c.high_water{visible})
+"""
+
+
+class LogStore(Store):
+    """As ``Store``: a row is settled by its marker, or by its lane's cursor."""
+
+    def unsettled(self) -> int:
+        visible = " and pg_visible_in_snapshot(o.tx, c.snapshot::pg_snapshot)" if self.is_postgres else ""
+        return int(self.query(_CURSOR.format(visible=visible))[0][0])
+
+    def source(self, database: Database, relay_id: UUID, lease_s: float) -> Source:
+        return LogSource(database, relay_id, 64, lease_s=lease_s)
+
+
+def log_store(place: Path | str) -> LogStore:
+    """A fresh database with Relevo's tables: a file (SQLite) or a URL (PostgreSQL)."""
+    create_schema(str(place), source="log")
+    return LogStore(f"sqlite:///{place}" if isinstance(place, Path) else place)
