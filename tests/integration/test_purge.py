@@ -20,7 +20,8 @@ from relevo.script import Rows, Script, Statement
 from relevo.settings import ConsumerSettings, RetentionSettings, Settings
 from relevo.storage import duties
 from relevo.storage import purging as scripts
-from tests.support.relays import Store
+from tests.support.relays import Store, running_relay
+from tests.support.waiting import eventually
 
 DAY = 86_400
 
@@ -234,8 +235,9 @@ async def test_one_purges_at_a_time(store: Store, database: Database) -> None:
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 async def test_under_load_nothing_waits_and_nothing_deadlocks(pg_store: Store, count: int) -> None:
-    """FAILURES row 36, small here and a million in the soak: old inbox and outbox rows go while consumers insert. None
-    of their statements takes a second, nobody deadlocks, nothing inside the window is removed."""
+    """FAILURES row 36, small here and a million in the soak: old inbox and outbox rows go while consumers insert, a
+    writer appends and a relay settles. None of their statements takes a second, nobody deadlocks, nothing that is young
+    is removed, and the relay publishes everything in order."""
     old = str(uuid7_at(30))[:13]
     pg_store.do(
         "insert into relevo_inbox (consumer, event_id, processed_at) select 'billing', "
@@ -265,11 +267,28 @@ async def test_under_load_nothing_waits_and_nothing_deadlocks(pg_store: Store, c
             await timed(_insert())
             written += 1
 
-    tasks = [asyncio.create_task(load()) for _ in range(2)]
+    def append() -> int:
+        nonlocal slowest
+        number = 0
+        with psycopg.connect(pg_store.url, autocommit=True) as connection:
+            while not stop.is_set() or not number:
+                began = time.monotonic()
+                pg_store.append(connection, b"k", number)
+                slowest = max(slowest, time.monotonic() - began)
+                number += 1
+        return number
+
     settings = settings_of(pg_store, batch=1000)
-    done = await purging.purge(database, settings, actor="me")
-    stop.set()
-    await asyncio.gather(*tasks)
+    async with running_relay(pg_store) as relay:
+        tasks = [asyncio.create_task(load()) for _ in range(2)]
+        appending = asyncio.create_task(asyncio.to_thread(append))
+        done = await purging.purge(database, settings, actor="me")
+        stop.set()
+        await asyncio.gather(*tasks)
+        appended = await appending
+        await eventually(lambda: pg_store.unsettled() == 0, what="everything appended is published", timeout_s=60)
+    assert relay.publisher.payloads(b"k") == list(range(appended))
+    assert pg_store.query("select count(*) from relevo_outbox") == [(appended,)]
     await database.aclose()
     await loader.aclose()
     assert (done.outbox, done.inbox) == (count, count)
