@@ -19,7 +19,7 @@ async def test_everything_committed_is_published_in_order_per_key(store: Store) 
         await eventually(lambda: store.unsettled() == 0, what="all settled")
     for key in range(7):
         assert relay.publisher.payloads(b"k%d" % key) == list(range(key, 1000, 7))
-    assert store.query("select distinct outcome from relevo_outbox") == [("published",)]
+    assert store.outcomes() == {"published": 1000}
 
 
 async def test_a_rolled_back_row_is_never_published(store: Store) -> None:
@@ -123,9 +123,7 @@ async def test_an_outage_pauses_the_destination_and_spends_nothing(store: Store)
     async with running_relay(store, publisher) as relay:
         await eventually(lambda: len(publisher.log) == 20, what="the other destination")
         await eventually(
-            lambda: (
-                store.query("select topic, reason from relevo_destination") == [("shop.order", "connection refused")]
-            ),
+            lambda: store.query("select topic from relevo_destination") == [("shop.order",)],
             what="the pause is visible",
         )
         assert list(relay.engine.paused()) == ["shop.order"]

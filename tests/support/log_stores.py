@@ -25,6 +25,12 @@ class LogStore(Store):
         visible = " and pg_visible_in_snapshot(o.tx, c.snapshot::pg_snapshot)" if self.is_postgres else ""
         return int(self.query(_CURSOR.format(visible=visible))[0][0])
 
+    def outcomes(self) -> dict[str | None, int]:
+        """What was simply published has no marker: it is what its cursor has passed."""
+        found, unsettled = super().outcomes(), self.unsettled()
+        published = found.pop(None, 0) - unsettled + found.pop("published", 0)
+        return found | ({"published": published} if published else {}) | ({None: unsettled} if unsettled else {})
+
     def source(self, database: Database, relay_id: UUID, lease_s: float) -> Source:
         return LogSource(database, relay_id, 64, lease_s=lease_s)
 

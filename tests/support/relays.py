@@ -147,6 +147,10 @@ class Store:
     def unsettled(self) -> int:
         return int(self.query("select count(*) from relevo_outbox where settled_at is null")[0][0])
 
+    def outcomes(self) -> dict[str | None, int]:
+        """What became of the rows; ``None``: unsettled."""
+        return dict(self.query("select outcome, count(*) from relevo_outbox group by outcome"))
+
     def source(self, database: Database, relay_id: UUID, lease_s: float) -> Source:
         """What a relay reads this database with."""
         return MarkSource(database, relay_id, 64, lease_s=lease_s)

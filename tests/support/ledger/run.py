@@ -38,6 +38,7 @@ class Plan:
     patience_s: float = 120.0
     seed: int = 1
     relay_module: str = "relevo"
+    source: str = "mark"
     topic: str = "ledger.account"
     batch: int = 100
     in_flight: int = 100
@@ -57,7 +58,8 @@ class LedgerRun:
         config.write_text(
             f'service = "ledger"\n[database]\nurl = "{plan.database}"\n[broker]\nurl = "{plan.broker}"\n'
             f"options = {{ {plan.broker_options} }}\n"
-            f"[relay]\nlease_s = {plan.lease_s}\nsend_timeout_s = {plan.lease_s / 3}\nbatch_max = {BATCH_MAX}\n"
+            f'[relay]\nsource = "{plan.source}"\n'
+            f"lease_s = {plan.lease_s}\nsend_timeout_s = {plan.lease_s / 3}\nbatch_max = {BATCH_MAX}\n"
             f"[consumer]\nlease_s = {plan.lease_s}\nin_flight_max = {plan.in_flight}\n"
             f"batch = {plan.batch}\n"
         )
