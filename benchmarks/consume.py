@@ -30,6 +30,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 from confluent_kafka.admin import AdminClient, NewTopic
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from benchmarks.measure import machine, spread, table
 from relevo import Consumer, Event, event
@@ -42,7 +44,7 @@ from relevo.ports.broker import BrokerCapabilities, Delivery
 from relevo.settings import DatabaseSettings, Settings, load
 
 KEYS, SHARDS, PAYLOAD_BYTES = 10_000, 12, 300
-KINDS = ("one", "batches", "pipeline", "on_batch")
+KINDS = ("one", "batches", "pipeline", "on_batch", "session")
 UPSERT = (
     "insert into account (id, events, total) values (%s, 1, %s) "
     "on conflict (id) do update set events = account.events + 1, total = account.total + excluded.total"
@@ -63,13 +65,21 @@ class Paid:
 
 
 def build(kind: str, topic: str, sync: bool) -> Consumer:
-    """The consumer whose rate is asked for. ``one``: as without batches; ``batches``: no pipeline either."""
+    """The consumer whose rate is asked for. ``one``: as without batches; ``batches``: no pipeline;
+    ``session``: through SQLAlchemy."""
     consumer = Consumer("bench", [topic], batch=1 if kind == "one" else None, pipeline=kind == "pipeline")
     if kind == "on_batch":
 
         @consumer.on_batch(Paid)
         async def book_all(events: list[Event[Paid]], tx: psycopg.AsyncConnection[Any]) -> None:
             await tx.execute(UPSERT_ALL, ([e.data.account for e in events], [e.data.amount for e in events]))
+
+    elif kind == "session":
+        statement = text(UPSERT.replace("%s", ":id", 1).replace("%s", ":amount"))
+
+        @consumer.on(Paid)
+        async def book_by_session(event: Event[Paid], tx: AsyncSession) -> None:
+            await tx.execute(statement, {"id": event.data.account, "amount": event.data.amount})
 
     elif sync:
 
@@ -221,7 +231,7 @@ def prepared(where: str, events: int) -> Iterator[tuple[str, str]]:
             connection.execute("create table account (id text primary key, events bigint, total bigint)")
             connection.execute("checkpoint")
         if where == "kafka":
-            asyncio.run(load(name, events))
+            asyncio.run(fill(name, events))
         yield url, name
     finally:
         with psycopg.connect(admin, autocommit=True) as connection:
@@ -234,7 +244,7 @@ def _admin() -> AdminClient:
     return AdminClient({"bootstrap.servers": os.environ["RELEVO_TEST_KAFKA_URL"].removeprefix("kafka://")})
 
 
-async def load(topic: str, events: int) -> None:
+async def fill(topic: str, events: int) -> None:
     _admin().create_topics([NewTopic(topic, SHARDS, 1)])[topic].result(20)
     publisher = await broker_for(os.environ["RELEVO_TEST_KAFKA_URL"], {}).publisher(source="urn:relevo:bench")
     made = messages(topic, events)

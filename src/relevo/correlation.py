@@ -70,11 +70,12 @@ def handling(message: Message | None, consumer: str | None = None) -> Iterator[C
         _current.reset(token)
 
 
-def begin(message: Message | None, consumer: str | None = None) -> Token[Context]:
-    """What ``handling`` does at first; for a context of one's own, in which nothing has to be undone."""
+def begin(message: Message | None, consumer: str | None = None, event_id: str | None = None) -> Token[Context]:
+    """What ``handling`` does at first; for a context of one's own, in which nothing has to be undone. ``event_id``: the
+    message's, if it is at hand as text."""
     if message is None:
         return _current.set(Context(consumer=consumer))
-    event_id = str(message.event_id)
+    event_id = event_id or str(message.event_id)
     story = message.headers.get(CORRELATION) or event_id
     return _current.set(Context(story, event_id, message.headers.get(TRACEPARENT), consumer))
 

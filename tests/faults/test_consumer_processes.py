@@ -90,6 +90,10 @@ async def test_a_consumer_killed_at_a_point_neither_loses_nor_doubles(consumers:
     second = consumers.start()
     eventually_sync(lambda: len(effects(consumers.store)) >= 12, what="all effects")
     eventually_sync(lambda: len(inbox(consumers.store)) == 12, what="all inbox rows")
+    # A batch may have been committed whole by then: the next process must have seen what it left in the journal.
+    running = f"select count(*) from relevo_process where pid = {second.pid}"
+    eventually_sync(lambda: consumers.store.query(running) == [(1,)], what="the next process runs")
+    eventually_sync(lambda: consumers.store.query("select count(*) from relevo_journal") == [(0,)], what="its journal")
     second.terminate()
     assert second.wait(20) == 0, consumers.log()
     assert effects(consumers.store) == list(range(12))

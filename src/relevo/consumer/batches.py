@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
@@ -35,18 +35,14 @@ log = logging.getLogger("relevo.consumer")
 _WAITED_TOO_LONG = "55P03"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
-    """What goes together: the same kind of transaction; of a handler that takes many, nothing but its own."""
+    """What goes together: the same kind of transaction; of a handler that takes many, nothing but its own. One object
+    for all that belong to it."""
 
     transactions: Transactions
     handler: Handler | None
     pipelined: bool
-    without_pipeline: Group | None = field(default=None, compare=False)
-
-    @property
-    def direct(self) -> Group:
-        return self.without_pipeline or self
 
 
 def batches_of(consumer: Consumer, settings: ConsumerSettings, shared: Shared, subscription: Subscription) -> Batches:
@@ -72,6 +68,7 @@ class Batches:
         self._size = Size(largest)
         self._costs = Costs()
         self._groups: dict[Handler, Group | None] = {}
+        self._known: dict[tuple[Transactions, Handler | None, bool], Group] = {}
         self._pipelines = Pipelines()
 
     def of(self, item: Item) -> Group | None:
@@ -87,7 +84,9 @@ class Batches:
         if handler not in self._groups:
             self._groups[handler] = self._group_of(handler)
         group = self._groups[handler]
-        return group.direct if group is not None and handler in self._pipelines.without else group
+        if self._pipelines.without and group is not None and handler in self._pipelines.without:
+            return self._group(group.transactions, group.handler, False)
+        return group
 
     def fits(self, items: Sequence[Item], item: Item) -> bool:
         """Whether one more message may join."""
@@ -119,7 +118,7 @@ class Batches:
             if isinstance(event, RejectAsked):
                 item.single = True  # says so, and is parked, by itself
             else:
-                parts.append(Part(item, event, str(message.event_id)))
+                parts.append(Part(item, event))
         done = await self._attempt(parts) if parts else ()
         settled = {id(item) for item in done}
         return done, [item for item in items if id(item) not in settled]
@@ -213,5 +212,10 @@ class Batches:
             return None
         transactions = self._shared.runs.transactions_of(handler)
         pipelined = self._pipeline and transactions.pipelines and not handler.takes_many
-        alone = handler if handler.takes_many else None
-        return Group(transactions, alone, pipelined, Group(transactions, alone, False))
+        return self._group(transactions, handler if handler.takes_many else None, pipelined)
+
+    def _group(self, transactions: Transactions, handler: Handler | None, pipelined: bool) -> Group:
+        name = transactions, handler, pipelined
+        if name not in self._known:
+            self._known[name] = Group(*name)
+        return self._known[name]

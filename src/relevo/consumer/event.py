@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from relevo.message import Message
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event(Generic[T]):
+class Event(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One message as its handler sees it. ``attempt``: 1 for the first counted run. ``replayed``: it comes again
     in a replay. ``time``: when it was added to the outbox, aware, UTC."""
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from itertools import count
-from uuid import UUID
 
 from relevo.consumer.batches import Batches
 from relevo.consumer.keys import KeyQueues
@@ -49,7 +48,7 @@ class Intake:
         self._batches = batches
         self._queues: KeyQueues[Item] = KeyQueues(self._work, self._failed, self._work_many, batches)
         self._items: set[Item] = set()
-        self._ids: set[UUID] = set()
+        self._ids: set[str] = set()
         self._given_up: set[str] = set()
         """Shards taken away since the deliveries at hand were taken: what of them is no item yet must never run, or it
         would pass what was given back."""
@@ -109,9 +108,12 @@ class Intake:
         """Shards are about to be taken away: finish what runs there, bounded; what has not begun is given back."""
         gone = set(shards)
         self._given_up |= gone
-        waiting = [item.done for item in self._items if item.delivery.shard in gone]
+        waiting = []
         for item in self._items:
-            item.revoked = item.revoked or item.delivery.shard in gone
+            if item.delivery.shard in gone:
+                item.revoked = True
+                item.done = item.done or asyncio.get_running_loop().create_future()
+                waiting.append(item.done)
         await self._withdraw(lambda item: item.delivery.shard in gone, timeout_s)
         self._shared.interrupt.stir()
         if waiting:
@@ -170,14 +172,14 @@ class Intake:
     async def _accept(self, deliveries: Sequence[Delivery]) -> None:
         shared = self._shared
         self._given_up.clear()
-        found = await shared.journal.taken([delivery.message.event_id for delivery in deliveries])
+        ids = [str(delivery.message.event_id) for delivery in deliveries]
+        found = await shared.journal.taken(ids)
         probe("consumer.journaled")
-        loop = asyncio.get_running_loop()
-        for delivery in deliveries:
+        for delivery, id in zip(deliveries, ids, strict=True):
             message = delivery.message
             handler = shared.routes.find(message.type)
             if handler is None and delivery.malformed is None and shared.routes.skips(message.type):
-                shared.journal.settled(message.event_id)
+                shared.journal.settled(id)
                 await self._subscription.settle([delivery])
                 continue
             before = found.get(message.event_id)
@@ -187,27 +189,26 @@ class Intake:
                 shared.key_of(message, handler),
                 before.attempts if before else 0,
                 before.suspect if before else False,
-                loop.create_future(),
+                id,
                 revoked=delivery.shard in self._given_up,
-                single=message.event_id in self._ids,  # no message twice in one batch
+                single=id in self._ids,  # no message twice in one batch
             )
             self._items.add(item)
-            self._ids.add(message.event_id)
+            self._ids.add(id)
             self._queues.put(next(self._alone) if item.key.alone else (message.topic, message.key), item)
 
     async def _work(self, item: Item) -> None:
         try:
             settled = await self._messages.process(item)
             if settled:
-                self._shared.journal.settled(item.delivery.message.event_id)
+                self._shared.journal.settled(item.id)
                 await self._subscription.settle([item.delivery])
                 probe("consumer.settled")
             else:
                 await self._give_back([item.delivery])
             self._forget(item)  # not when cancelled: `finish` gives those back
         finally:
-            if not item.done.done():
-                item.done.set_result(None)
+            item.over()
             self._room.set()
 
     async def _work_many(self, items: Sequence[Item]) -> Sequence[Item]:
@@ -218,7 +219,7 @@ class Intake:
             if done:
                 for item in done:
                     probe("consumer.committed")
-                    self._shared.journal.settled(item.delivery.message.event_id)
+                    self._shared.journal.settled(item.id)
                 await self._subscription.settle([item.delivery for item in done])
                 for item in done:
                     probe("consumer.settled")
@@ -227,8 +228,7 @@ class Intake:
             return again
         finally:
             for item in over:
-                if not item.done.done():
-                    item.done.set_result(None)
+                item.over()
             self._room.set()
 
     async def _withdraw(self, wanted: Callable[[Item], bool], timeout_s: float) -> None:
@@ -241,12 +241,11 @@ class Intake:
             log.warning("consumer %s: the journal could not be told what went back", self._shared.name)
         for item in items:
             self._forget(item)
-            if not item.done.done():
-                item.done.set_result(None)
+            item.over()
 
     def _forget(self, item: Item) -> None:
         self._items.discard(item)
-        self._ids.discard(item.delivery.message.event_id)
+        self._ids.discard(item.id)
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         owned = [delivery for delivery in deliveries if self._subscription.owns(delivery)]

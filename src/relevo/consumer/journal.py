@@ -17,9 +17,9 @@ class Journal:
         self._consumer = consumer
         self._owner = owner
         self._database = database
-        self._settled: list[UUID] = []
+        self._settled: list[str] = []
 
-    async def taken(self, event_ids: Sequence[UUID]) -> dict[UUID, Found]:
+    async def taken(self, event_ids: Sequence[str]) -> dict[UUID, Found]:
         """Write a batch down and forget what was settled since; returns what earlier owners left behind."""
         settled, self._settled = self._settled, []
         return await self._database.run(lambda: journaling.take(self._consumer, self._owner, event_ids, settled))
@@ -28,7 +28,7 @@ class Journal:
         """Commit the number of an attempt before it is made."""
         await self._database.run(lambda: journaling.count(self._consumer, self._owner, event_id, attempts))
 
-    def settled(self, event_id: UUID) -> None:
+    def settled(self, event_id: str) -> None:
         """Done; its row goes with the next write."""
         self._settled.append(event_id)
 

@@ -135,7 +135,7 @@ class KeyQueues(Generic[I]):
         items, taken = [self._queues[key].popleft()], [key]
         while True:
             queue = self._queues[key]
-            while queue and self._grouping.of(queue[0]) == group and self._grouping.fits(items, queue[0]):
+            while queue and self._grouping.of(queue[0]) is group and self._grouping.fits(items, queue[0]):
                 items.append(queue.popleft())
                 taken.append(key)
             if not keys or not self._grouping.fits(items, self._queues[keys[0]][0]):

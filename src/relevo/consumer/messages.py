@@ -33,7 +33,10 @@ class Item:
     key: KeyId
     attempts: int
     suspect: bool
-    done: asyncio.Future[None]
+    id: str
+    """The message's id as text, made once."""
+    done: asyncio.Future[None] | None = None
+    """For whoever waits until it is over."""
     started: bool = False
     revoked: bool = False
     counted: int = 0
@@ -42,6 +45,11 @@ class Item:
     """Runs by itself: not in a batch (any more)."""
     most: int = sys.maxsize
     """The largest batch it may be in, since larger ones failed."""
+
+    def over(self) -> None:
+        """Nothing more happens to it here."""
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
 
 
 class Messages:

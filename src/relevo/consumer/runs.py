@@ -92,7 +92,7 @@ class Runs:
             return event
         given = [event] if handler.takes_many else event
         cause = None if handler.takes_many else message
-        job = Job(cause, handler.function, given, handler.wants_tx, self._consumer)
+        job = Job(cause, None, handler.function, given, handler.wants_tx, self._consumer)
         progress = Progress()
         try:
             done = await self.drive(self._transactions[handler], steps, job, progress)

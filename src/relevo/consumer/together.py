@@ -37,7 +37,10 @@ class Part:
 
     item: Item
     event: Event[object]
-    id: str
+
+    @property
+    def id(self) -> str:
+        return self.item.id
 
     @property
     def name(self) -> tuple[str, bytes]:
@@ -71,7 +74,7 @@ def together(
     began = clock()
     if handler.takes_many:
         if ran:
-            yield Job(None, handler.function, [part.event for part in ran], handler.wants_tx, consumer)
+            yield Job(None, None, handler.function, [part.event for part in ran], handler.wants_tx, consumer)
             costs.took(handler, (clock() - began) / len(ran))
         return parts
     if pipelined:
@@ -80,7 +83,8 @@ def together(
     for count, part in enumerate(ran):
         handler = part.item.handler
         assert handler is not None
-        yield Job(part.item.delivery.message, handler.function, part.event, handler.wants_tx, consumer)
+        item = part.item
+        yield Job(item.delivery.message, item.id, handler.function, part.event, handler.wants_tx, consumer)
         now = clock()
         costs.took(handler, now - before)
         before = now

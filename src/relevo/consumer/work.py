@@ -46,10 +46,11 @@ SYNCED = Pipelined()
 
 @dataclass(slots=True)
 class Job:
-    """One call of a handler: the message (``None`` for several at once), the function and its first argument. A step of
-    its own where a run has more than one; each then has a context of its own, too."""
+    """One call of a handler: the message and its id as text (``None`` for several), the function, its first argument.
+    A step of its own where a run has more than one; each then has a context of its own, too."""
 
     message: Message | None
+    id: str | None
     function: Any
     event: Any
     wants_tx: bool
@@ -148,7 +149,7 @@ def _call(unit: Unit, job: Job) -> None:
 
 def _call_apart(unit: Unit, job: Job) -> None:
     """In a context of its own."""
-    begin(job.message, job.consumer)
+    begin(job.message, job.consumer, job.id)
     probe("consumer.began")
     tx = unit.enter()
     try:
@@ -210,7 +211,7 @@ async def _acall(unit: AsyncUnit, job: Job) -> None:
 
 async def _acall_apart(unit: AsyncUnit, job: Job) -> None:
     """In a context of its own."""
-    begin(job.message, job.consumer)
+    begin(job.message, job.consumer, job.id)
     probe("consumer.began")
     tx = await unit.enter()
     await (job.function(job.event, tx) if job.wants_tx else job.function(job.event))

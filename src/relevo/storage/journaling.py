@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
 
 def take(
-    consumer: str, owner: UUID, event_ids: Sequence[UUID], settled: Sequence[UUID], *, generation: int = 0
+    consumer: str, owner: UUID, event_ids: Sequence[UUID | str], settled: Sequence[UUID | str], *, generation: int = 0
 ) -> Script[dict[UUID, Found]]:
     """One write for one batch: forget ``settled``, write ``event_ids`` down as taken by ``owner``.
 
@@ -53,7 +53,7 @@ def count(consumer: str, owner: UUID, event_id: UUID, attempts: int) -> Script[N
     )
 
 
-def remove(consumer: str, owner: UUID, event_ids: Sequence[UUID]) -> Script[None]:
+def remove(consumer: str, owner: UUID, event_ids: Sequence[UUID | str]) -> Script[None]:
     """These are settled. Rows that somebody else took over stay."""
     ids = sorted({str(event_id) for event_id in event_ids})
     yield Statement("journal.remove", {"consumer": consumer, "owner": str(owner), "event_ids": ids})

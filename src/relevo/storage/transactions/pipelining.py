@@ -1,5 +1,9 @@
 """psycopg's pipeline mode around handlers: statements go out one after the other, and nobody waits for the answers.
 
+Nor is each sent by itself: psycopg would wait for the socket after every one, which costs more than the statement. A
+few are held and go out together, so that the server works on them while the next ones are made. This uses psycopg's own
+seams between its pipeline and its cursors, which are not public; a test says when they have changed.
+
 A handler must not notice. Fetching waits by itself, and so does the end of a ``conn.transaction()`` block. What would
 answer wrongly, as if the statement had done nothing, is watched: ``rowcount`` and its like before the result is there.
 A plain cursor then waits for it; an asynchronous one cannot inside an attribute, so the run ends with ``PipelineError``
@@ -16,6 +20,8 @@ from typing import Any
 from relevo.errors import MisuseError
 from relevo.storage.transactions.base import MISUSE, PipelineError
 
+HELD_MAX = 16
+"""Statements that go out together."""
 _UNREADY = "relevo_unready"
 _ENDS = re.compile(
     r"\s*(commit|end|abort|rollback(?!\s+(work\s+|transaction\s+)?to\b)|begin|start\s|prepare\s+tr)", re.I
@@ -24,6 +30,17 @@ _NOT_READY = (
     "the result of this statement is not there yet: Relevo sent it in a pipeline. Fetch first, or declare the consumer "
     "with pipeline=False; this run is repeated without one"
 )
+
+
+def pipeline_on(connection: Any) -> Any:
+    """A pipeline to be entered, as ``connection.pipeline()``. ``leave`` it by ``let_go``."""
+    pipeline = connection._pipeline = _held(_async_of(connection))(connection)
+    return pipeline
+
+
+def let_go(connection: Any) -> None:
+    """The pipeline is left."""
+    connection._pipeline = None
 
 
 def watch(connection: Any) -> None:
@@ -50,24 +67,59 @@ def ends_transaction(query: str | bytes) -> bool:
     return _ENDS.match(query if isinstance(query, str) else query.decode("utf-8", "replace")) is not None
 
 
-@cache
-def _watched(base: Any) -> Any:
+def _async_of(connection: Any) -> bool:
     from psycopg import AsyncConnection
 
+    return isinstance(connection, AsyncConnection)
+
+
+@cache
+def _held(asynchronous: bool) -> Any:
+    from psycopg import AsyncPipeline, Pipeline
+
+    base: Any = AsyncPipeline if asynchronous else Pipeline
+
+    class Held(base):  # type: ignore[misc]
+        _holding = False
+
+        def relevo_hold(self, work: Any) -> Any:
+            """A statement of a cursor, which need not go out at once."""
+            self._holding = len(self.command_queue) < HELD_MAX
+            try:
+                return (yield from work)
+            finally:
+                self._holding = False
+
+        def _communicate_gen(self) -> Any:
+            if not self._holding:
+                yield from super()._communicate_gen()
+
+        def _fetch_gen(self, *, flush: bool) -> Any:
+            if self.command_queue:
+                yield from super()._communicate_gen()
+            yield from super()._fetch_gen(flush=flush)
+
+    return Held
+
+
+@cache
+def _watched(base: Any) -> Any:
     class Watched(base):  # type: ignore[misc]
         relevo_base = base
 
         def _execute_gen(self, query: Any, *arguments: Any, **options: Any) -> Any:
             if isinstance(query, (str, bytes)) and ends_transaction(query):
                 raise MisuseError(MISUSE)
-            return super()._execute_gen(query, *arguments, **options)
+            work = super()._execute_gen(query, *arguments, **options)
+            hold = getattr(self._conn._pipeline, "relevo_hold", None)
+            return work if hold is None else hold(work)
 
         def _settle(self) -> None:
             connection = self.connection
             if self.pgresult is not None or not connection.pgconn.pipeline_status:
                 return
-            if isinstance(connection, AsyncConnection):
-                vars(connection)[_UNREADY] = True
+            if _async_of(connection):
+                setattr(connection, _UNREADY, True)
                 raise PipelineError(_NOT_READY)
             with connection.pipeline():
                 pass  # entering it waits for what was sent before

@@ -7,7 +7,7 @@ savepoint and is allowed. Several handlers in one transaction may share a pipeli
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from relevo.errors import MissingExtraError
@@ -72,7 +72,7 @@ class PsycopgUnit:
         self._many = many
         self._guarded = False
         self._connection: Connection[Any] | None = None
-        self._pipeline: AbstractContextManager[Any] | None = None
+        self._pipeline: Any = None
         self._handle: CallerHandle | None = None
 
     def begin(self) -> None:
@@ -104,7 +104,7 @@ class PsycopgUnit:
 
     def pipeline(self) -> None:
         assert self._connection is not None
-        self._pipeline = self._connection.pipeline()
+        self._pipeline = pipelining.pipeline_on(self._connection)
         self._pipeline.__enter__()
 
     def sync(self) -> None:
@@ -116,7 +116,10 @@ class PsycopgUnit:
     def _leave_pipeline(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
-            pipeline.__exit__(None, None, None)
+            try:
+                pipeline.__exit__(None, None, None)
+            finally:
+                pipelining.let_go(self._connection)
 
     def commit(self) -> None:
         assert self._connection is not None
@@ -152,7 +155,7 @@ class AsyncPsycopgUnit:
         self._many = many
         self._guarded = False
         self._connection: AsyncConnection[Any] | None = None
-        self._pipeline: AbstractAsyncContextManager[Any] | None = None
+        self._pipeline: Any = None
         self._handle: CallerHandle | None = None
 
     async def begin(self) -> None:
@@ -184,7 +187,7 @@ class AsyncPsycopgUnit:
 
     async def pipeline(self) -> None:
         assert self._connection is not None
-        self._pipeline = self._connection.pipeline()
+        self._pipeline = pipelining.pipeline_on(self._connection)
         await self._pipeline.__aenter__()
 
     async def sync(self) -> None:
@@ -196,7 +199,10 @@ class AsyncPsycopgUnit:
     async def _leave_pipeline(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
-            await pipeline.__aexit__(None, None, None)
+            try:
+                await pipeline.__aexit__(None, None, None)
+            finally:
+                pipelining.let_go(self._connection)
 
     async def commit(self) -> None:
         assert self._connection is not None

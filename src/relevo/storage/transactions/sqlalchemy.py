@@ -8,16 +8,16 @@ what listens to a session's commit is told before its flush, and after the trans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from relevo.errors import MisuseError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
-from relevo.storage.handles import hooks
 from relevo.storage.handles.sqlalchemy import ConnectionHandle
 from relevo.storage.transactions.base import GUARDED, MISUSE, arefuse, refuse
 from relevo.storage.transactions.pipelining import ends_transaction
+from relevo.storage.transactions.sessions import begin_on, close, commit, flush, mode, undo
 from relevo.storage.transactions.status import still_open
 
 if TYPE_CHECKING:
@@ -210,12 +210,10 @@ class AsyncSqlalchemyUnit:
     async def leave(self) -> None:
         assert self._connection is not None
         assert self._guard is not None
-        if self._sessions:
-            await self._sessions[-1].run_sync(flush, self._many)
         if self._connection.closed:
             raise MisuseError(MISUSE)
-        guard = self._guard
-        await self._connection.run_sync(lambda _: guard.check())
+        session = self._sessions[-1].sync_session if self._sessions else None
+        await self._connection.run_sync(leave, session, self._guard, self._many)
 
     async def pipeline(self) -> None:
         """Not here, see ``pipelines``."""
@@ -238,8 +236,8 @@ class AsyncSqlalchemyUnit:
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
-        for session in self._sessions:
-            await session.close()
+        if self._sessions:
+            await self._sessions[0].run_sync(close, [session.sync_session for session in self._sessions])
         if connection is not None:
             await connection.close()
 
@@ -248,47 +246,7 @@ class AsyncSqlalchemyUnit:
         return self._connection is not None and not self._connection.closed and self._connection.invalidated
 
 
-def begin_on(connection: Connection) -> None:
-    """Begin; on SQLite with the write lock taken at once, whatever the engine's events do, so that no statement fails
-    half way because somebody else wrote meanwhile."""
-    connection.begin()
-    if connection.dialect.name == "sqlite":
-        driver: Any = connection.connection.driver_connection
-        if not driver.in_transaction:
-            connection.exec_driver_sql("begin immediate")
-
-
-def mode(many: bool) -> str:
-    """Whether a session commits the transaction it joined. Of several none does; a rollback of one is one of all."""
-    return "rollback_only" if many else "control_fully"
-
-
-def flush(session: Session, many: bool = False) -> None:
-    """Send what is pending; an ``outbox.add`` that was never awaited raises here, as it would at a commit. ``many``:
-    what the application does before a commit must happen now, since this session will not commit itself."""
-    hooks.refuse_forgotten(session)
-    if many:
-        session.dispatch.before_commit(session)
-    session.flush()
-
-
-def commit(connection: Connection, sessions: Sequence[Session], many: bool) -> None:
-    """Commit; afterwards whoever listens to a session's commit is told, as if it had committed itself."""
-    if sessions and not many:
-        sessions[0].commit()
-        return
-    connection.commit()
-    for session in sessions:
-        session.dispatch.after_commit(session)
-
-
-def undo(connection: Connection, sessions: Sequence[Session], many: bool) -> None:
-    """Roll back; a connection on which that fails is thrown away, and the server rolls back."""
-    try:
-        if sessions and not many:
-            sessions[0].rollback()
-        connection.rollback()
-        for session in sessions if many else ():
-            session.dispatch.after_rollback(session)
-    except Exception:  # noqa: BLE001 - see above
-        connection.invalidate()
+def leave(_: Connection, session: Session | None, guard: _Guard, many: bool) -> None:
+    if session is not None:
+        flush(session, many)
+    guard.check()

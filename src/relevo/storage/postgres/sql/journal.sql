@@ -9,9 +9,10 @@ from {journal} j
 where j.consumer = cast(:consumer as text) and j.event_id = any (cast(:event_ids as uuid[]));
 
 -- name: journal.write
+-- Nobody waits for the disk: what is lost, with the server and this process dying in the same moment, is a suspicion.
 insert into {journal} (consumer, event_id, owner)
 select cast(:consumer as text), id, cast(:owner as uuid)
-from unnest(cast(:event_ids as uuid[])) as id
+from unnest(cast(:event_ids as uuid[])) as id, (select set_config('synchronous_commit', 'off', true)) as hurry
 order by id
 on conflict (consumer, event_id) do update set owner = excluded.owner, taken_at = clock_timestamp();
 
