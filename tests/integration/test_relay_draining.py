@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 
 from relevo.message import Message
 from relevo.outcome import PublishOutcome, Rejected, Unavailable, Unconfirmed
@@ -178,3 +180,21 @@ async def test_lanes_that_change_hands_while_draining(store: Store) -> None:
         name = b"k%d" % key
         seen = dict.fromkeys([*first.payloads(name), *second.payloads(name)])
         assert list(seen) == list(range(key, 200, 20))
+
+
+async def test_a_key_too_long_for_an_index_is_held_and_drained_like_any_other(store: Store) -> None:
+    """A broker takes keys of any length; an index does not."""
+    key = os.urandom(5000)
+    with contextlib.closing(store.connect()) as connection:
+        for number in range(3):
+            store.append(connection, key, number)
+        connection.commit()
+    answer = Fixable(0)
+    publisher = FakePublisher(answer)
+    async with running_relay(store, publisher):
+        await eventually(lambda: store.unsettled() == 0, what="all held")
+        assert publisher.payloads() == []
+        answer.bad.clear()
+        store.do(DRAIN)
+        await eventually(lambda: held_keys(store) == [], what="live again")
+    assert publisher.payloads(key) == [0, 1, 2]

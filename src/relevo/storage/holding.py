@@ -43,13 +43,17 @@ class KeyId:
         return {"side": self.side, "consumer": self.consumer, "topic": self.topic, "key": self.key}
 
 
+def state_key(key: bytes) -> bytes:
+    """A key as it stands in the held tables' indexes: itself, or its digest where it is too long for one."""
+    return key if len(key) <= STATE_KEY_MAX else b"sha256:" + hashlib.sha256(key).digest()
+
+
 def key_id(side: Side, consumer: str, message: Message, *, ordered: bool = True) -> KeyId:
     """The state key of a message: its own key, or its ``event_id`` where it has none or order does not matter. A key
     too long for an index stands there as its digest; the message keeps it whole."""
     if message.key is None or not ordered:
         return KeyId(side, consumer, message.topic, message.event_id.bytes, alone=True)
-    key = message.key if len(message.key) <= STATE_KEY_MAX else b"sha256:" + hashlib.sha256(message.key).digest()
-    return KeyId(side, consumer, message.topic, key)
+    return KeyId(side, consumer, message.topic, state_key(message.key))
 
 
 @dataclass(frozen=True, slots=True)

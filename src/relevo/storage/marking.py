@@ -12,6 +12,7 @@ from relevo.outgoing import Sendable
 from relevo.ports.database import Dialect
 from relevo.ports.source import Disposition, Settled, Taken
 from relevo.script import Rows, Script, Statement
+from relevo.storage.holding import state_key
 from relevo.storage.laning import lock_with_xid, owned
 
 PAUSED = "Paused"
@@ -20,7 +21,7 @@ PAUSED = "Paused"
 
 def held_key(message: Sendable) -> bytes:
     """Under what a message is held: its key, or, without one, its own id (it is held alone)."""
-    return message.event_id.bytes if message.key is None else message.key
+    return message.event_id.bytes if message.key is None else state_key(message.key)
 
 
 def take(
