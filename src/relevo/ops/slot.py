@@ -107,7 +107,7 @@ def listing(settings: Settings) -> tuple[str, list[Listed]]:
 async def _create(database: Database, settings: Settings) -> SlotReport:
     name = await database.run(slotting.slot_name(), read_only=True)
     server = await _refuse(database, name)
-    if server.inserts is None:
+    if server.inserts is None and await database.run(slotting.find(name), read_only=True) is None:
         text = (resources.files("relevo.storage") / "postgres" / "migrations" / "source_wal.sql").read_text("utf-8")
         catalog = Catalog("postgresql", settings.database.schema, settings.database.prefix)
         with text_session(settings.database) as session, session.transaction():

@@ -87,7 +87,8 @@ class Keeper:
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._dirty.wait(), STATUS_S)
+                    async with asyncio.timeout(STATUS_S):  # not wait_for: Python 3.11's can swallow a cancellation
+                        await self._dirty.wait()
                 if self._dirty.is_set():
                     self._dirty.clear()
                     await self._look_at_table()

@@ -38,11 +38,14 @@ def publication_problem(name: str, server: Server) -> str | None:
     if server.table is None:
         return "the outbox table is missing. Run: relevo migrate"
     if server.inserts is None:
-        return f"the publication {name} is missing. Run: relevo slot create"
+        return (
+            f"the publication {name} is missing: what was written without it cannot be read from the log. Run: relevo "
+            "slot recover"
+        )
     if not server.inserts or not server.via_root or not server.has_outbox:
         return (
             f"the publication {name} does not publish inserts into the outbox under the outbox's own name. Drop it and "
-            "run `relevo slot create`; it must say publish = 'insert', publish_via_partition_root = true"
+            "run `relevo slot recover`; it must say publish = 'insert', publish_via_partition_root = true"
         )
     return None
 

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from relevo.clients.replication import ReplicationError
 from relevo.errors import LostOwnershipError, RelevoError, SchemaError, UnreachableError
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
@@ -20,6 +21,7 @@ from relevo.sources.wal.grace import Grace
 from relevo.sources.wal.keeping import Keeper
 from relevo.sources.wal.lease import ReaderLease
 from relevo.sources.wal.protocol import DecodeError
+from relevo.sources.wal.slots import FALLBACK
 from relevo.sources.wal.stream import Stream
 from relevo.sources.wal.window import Page, Window
 from relevo.storage.marking import held_key
@@ -28,6 +30,8 @@ from relevo.storage.waling import Aside, LiveKeysError
 log = logging.getLogger("relevo.relay")
 
 NOTHING = Taken((), (), (), exhausted=True)
+MISSING = "42704"
+"""The publication was not there when the WAL was written that is read now."""
 
 
 class WalSource:
@@ -215,6 +219,10 @@ class WalSource:
     def _explained(self) -> Iterator[None]:
         try:
             yield
+        except ReplicationError as error:
+            if error.sqlstate == MISSING:
+                raise SchemaError(f"the server ended the stream of {self._lease.slot}: {error}. {FALLBACK}") from error
+            raise UnreachableError(f"the stream of {self._lease.slot} ended: {error} ({error.sqlstate})") from error
         except DecodeError as error:
             raise SchemaError(
                 f"the stream of the slot {self._lease.slot} cannot be read: {error}. Nothing was moved past; the table "
