@@ -3,7 +3,9 @@
 A prefix-safe publisher may be given the next page while the last one is unconfirmed: whatever it does not accept closes
 its key for what was handed over later, and the later page comes back for that key. A page that did not go through clean
 ends the overlap: what was launched behind it lands, what was read ahead is given back and read again, so that nothing
-of a key passes what was not accepted. With any other publisher one page is under way at a time.
+of a key passes what was not accepted. What a page gives back keeps its place before all that was launched behind it: of
+those pages nothing of the key is held or skipped either, whatever the broker said of it. With any other publisher one
+page is under way at a time.
 """
 
 from __future__ import annotations
@@ -75,6 +77,8 @@ class Flight:
     paused: Callable[[], Collection[str]] = tuple
     """Topics nothing is sent to now."""
     held: set[KeyName] = field(default_factory=set)
+    _back: set[KeyName] = field(default_factory=set)
+    """Keys of which a page gave something back that the pages still under way were launched behind."""
     _pages: deque[Page] = field(default_factory=deque)
     _ahead: asyncio.Task[Taken] | None = None
     _settling: asyncio.Task[None] | None = None
@@ -140,6 +144,8 @@ class Flight:
                 task.cancel()
 
     def _launch(self, taken: Taken) -> None:
+        if not self._pages:
+            self._back.clear()
         aside = self._aside(taken)
         behind = self._behind(taken, aside)
         kept_back = {*behind, *taken.unreadable}
@@ -174,14 +180,22 @@ class Flight:
                 if index not in behind
             }
         self.counters.pages += 1
+        if self._back:
+            outcomes = {
+                index: BEHIND if key_name(taken.messages[index]) in self._back else outcome
+                for index, outcome in outcomes.items()
+            }
         verdict = judge(taken, behind, outcomes, self.policy_of, key_name)
-        self.pauses.hold(verdict, behind, self.held, page.aside)
+        self.pauses.hold(verdict, behind, self.held | self._back if self._back else self.held, page.aside)
         await self.settled()  # in order: this page after the last one
         if not verdict.dispositions:
             self._pages.popleft()
             self._settling = asyncio.create_task(self._settle(taken, {}))
             return
         self.held |= verdict.held
+        self._back |= {
+            key_name(taken.messages[index]) for index, fate in verdict.dispositions.items() if fate.action == "back"
+        }
         self.on_unclean(verdict)
         await self.give_back_ahead()
         self._pages.popleft()
@@ -229,6 +243,7 @@ class Flight:
         self.counters.skipped += actions.count("skip")
         self.counters.published += max(0, settled.count - (len(actions) - back))
         self.held -= set(settled.live)
+        self._back |= set(settled.live)
         if settled.lost:
             self.ownership.lose(settled.lost)
         probe("relay.settled")
