@@ -60,7 +60,7 @@ class RelaySettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Consumer processes. Durations in seconds. ``in_flight_max``: messages taken and not settled. ``batch``:
     messages handled in one transaction at most, and one by one when anything goes wrong; 1 switches that off.
-    ``threads`` and ``connections_max``: transactions at once, of plain and of ``async`` handlers; each has a connection.
+    ``threads`` and ``connections_max``: transactions at once, of plain and ``async`` handlers; each has a connection.
     ``handler_idle_timeout_s``: PostgreSQL ends a handler's transaction that is idle so long: a frozen process then does
     not keep its locks. 0 leaves it to the server, since a handler may wait for other things inside."""
 

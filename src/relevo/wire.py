@@ -82,8 +82,8 @@ def decode(
     """The message that arrived. Never raises for a stranger's message: what is missing or malformed gets a default.
 
     Texts are what a database can keep: what is not UTF-8, and a NUL, becomes U+FFFD. Key and payload stay bytes.
-    The id is ``ce_id`` when that is a UUID; else a UUIDv5 of source (or topic) and id; else one of topic, shard and position, so
-    that a redelivery has the same id. A missing type is ``""``, which no handler can be declared for.
+    The id is ``ce_id`` when that is a UUID; else a UUIDv5 of source (or topic) and id; else one of topic, shard and
+    position, so that a redelivery has the same id. A missing type is ``""``, which no handler can be declared for.
     """
     attributes: dict[str, str] = {}
     others: dict[str, str] = {}

@@ -12,18 +12,24 @@ from tests.support.relays import Store
 from tests.support.schema import create_schema
 
 _CURSOR = """
-select count(*) from relevo_outbox o join relevo_cursor c on c.lane = o.bucket % 64 and c.topic_group = coalesce(
-  (select g.topic_group from relevo_cursor g where g.lane = o.bucket % 64 and g.topic_group = o.topic), '*')
+select count(*) from relevo_outbox o join relevo_cursor c on c.lane = (o.bucket & 63) and c.topic_group = coalesce(
+  (select g.topic_group from relevo_cursor g where g.lane = (o.bucket & 63) and g.topic_group = o.topic), '*')
 where o.settled_at is null and not (o.seq <= c.high_water{visible})
 """
+
+
+def unsettled_by_cursors(url: str) -> str:
+    """A query that counts the rows that have no marker and that their lane's cursor has not passed."""
+    on_postgres = url.startswith("postgresql")
+    visible = " and pg_visible_in_snapshot(o.tx, cast(c.snapshot as pg_snapshot))" if on_postgres else ""
+    return _CURSOR.format(visible=visible)
 
 
 class LogStore(Store):
     """As ``Store``: a row is settled by its marker, or by its lane's cursor."""
 
     def unsettled(self) -> int:
-        visible = " and pg_visible_in_snapshot(o.tx, c.snapshot::pg_snapshot)" if self.is_postgres else ""
-        return int(self.query(_CURSOR.format(visible=visible))[0][0])
+        return int(self.query(unsettled_by_cursors(self.url))[0][0])
 
     def outcomes(self) -> dict[str | None, int]:
         """What was simply published has no marker: it is what its cursor has passed."""
