@@ -37,14 +37,16 @@ def build(stack: str, folder: Path, request: pytest.FixtureRequest) -> Stack:
     return Stack(stack, database, request.getfixturevalue("rabbitmq_url"), topic, {})
 
 
-def row(case: Case, folder: Path, request: pytest.FixtureRequest, record: Record, batch: int = 100) -> None:
+def row(
+    case: Case, folder: Path, request: pytest.FixtureRequest, record: Record, batch: int = 100, source: str = "mark"
+) -> None:
     if case.not_applicable is not None:
         record(NAME, (str(case), case.not_applicable, ""))
         pytest.skip(case.not_applicable)
     started = time.monotonic()
     result = "does not hold"
     try:
-        result = play(case, replace(build(case.stack, folder, request), batch=batch), folder)
+        result = play(case, replace(build(case.stack, folder, request), batch=batch, source=source), folder)
     finally:
         record(NAME, (str(case), result, f"{time.monotonic() - started:.1f}s"))
 
@@ -80,6 +82,26 @@ def test_consumers_without_batches(
     """The rows above are of consumers that handle batches, as they do by default: here each message has its own
     transaction."""
     row(case, tmp_path, request, record_property, batch=1)
+
+
+OF_LOG = [Case("relay.confirmed", "kill", "postgres-kafka"), Case("relay.sending", "freeze", "postgres-kafka")]
+
+
+@pytest.mark.parametrize("case", OF_LOG, ids=str)
+def test_relays_that_read_by_position(
+    case: Case, tmp_path: Path, request: pytest.FixtureRequest, record_property: Record
+) -> None:
+    """FAILURES rows 11 and 14 with the source ``log``: killed before the cursor moved, frozen past the lease."""
+    row(case, tmp_path, request, record_property, source="log")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", [case for case in product() if case.part == "relay"], ids=str)
+def test_relays_that_read_by_position_at_every_point(
+    case: Case, tmp_path: Path, request: pytest.FixtureRequest, record_property: Record
+) -> None:
+    """Every point of the relay, every action, every stack, with the source ``log``."""
+    row(case, tmp_path, request, record_property, source="log")
 
 
 def test_the_matrix_knows_which_points_are_passed() -> None:

@@ -19,6 +19,7 @@ from tests.support.ledger.account import Account, take_account
 from tests.support.ledger.app import begin, connect, execute
 from tests.support.ledger.child import Child
 from tests.support.ledger.tables import make_tables
+from tests.support.log_stores import unsettled_by_cursors
 from tests.support.matrix import wire
 from tests.support.waiting import eventually_sync
 
@@ -36,8 +37,8 @@ ROLES = {
 
 @dataclass(frozen=True)
 class Stack:
-    """``settles_s``: after how long the broker gives away what a frozen or dead consumer had. ``batch``: messages in one
-    transaction of a consumer, at most."""
+    """``settles_s``: after how long the broker gives away what a frozen or dead consumer had. ``batch``: messages in
+    one transaction of a consumer, at most. ``source``: what the relays read with."""
 
     name: str
     database: str
@@ -46,6 +47,7 @@ class Stack:
     options: dict[str, Any] = field(default_factory=dict)
     settles_s: float = LEASE_S
     batch: int = 100
+    source: str = "mark"
 
 
 @dataclass
@@ -63,7 +65,8 @@ class System:
     def __enter__(self) -> System:
         self.config.write_text(
             f'service = "ledger"\n[database]\nurl = "{self.stack.database}"\n[broker]\nurl = "{self.stack.broker}"\n'
-            f"[relay]\nlease_s = {LEASE_S}\nsend_timeout_s = 0.5\nbatch_max = {PAGE}\n"
+            f'[relay]\nsource = "{self.stack.source}"\n'
+            f"lease_s = {LEASE_S}\nsend_timeout_s = 0.5\nbatch_max = {PAGE}\n"
             f"[consumer]\nlease_s = {LEASE_S}\nin_flight_max = 16\nhandler_idle_timeout_s = 1.0\n"
             f"batch = {self.stack.batch}\n"
             f"[effects]\ngrace_s = 0.5\npoll_s = 0.1\n{self.more_settings}"
@@ -144,6 +147,8 @@ class System:
         return take_account(self.stack.database)
 
     def unsettled(self) -> int:
+        if self.stack.source == "log":
+            return int(self.query(unsettled_by_cursors(self.stack.database))[0][0])
         return self.count("relevo_outbox where settled_at is null")
 
     def wait(self, condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:

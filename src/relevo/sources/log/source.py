@@ -71,6 +71,7 @@ class LogSource:
             if windows.behind:
                 windows.rewind()
             await self._regroup(paused)
+            windows = self._windows
         if self._fills_buckets and await self._database.run(marking.unbucketed(), read_only=True):
             await self._database.run(marking.fill_buckets())
         parts: list[Part] = []

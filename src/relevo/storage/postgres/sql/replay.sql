@@ -1,10 +1,16 @@
 -- Replays: what is read again, who works on it, and how far it got. The statements of jobs are beside those of the audit.
 
 -- name: replay.page
+with passed as materialized (   -- with the source `log` what was published has no marker: every cursor has passed it
+  select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
+  from {cursor} where (select source from {meta}) in ('log', 'wal')
+)
 select * from (
   (select seq, event_id, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
        aggregate_version, payload, content_type, headers::text, created_at
-   from {outbox} where outcome = 'published' and seq > :after and seq <= :to_seq and topic = any(cast(:topics as text[]))
+   from {outbox} where (outcome = 'published' or outcome is null and seq <= (select seq from passed)
+                         and tx < (select cast(xid::text as xid8) from passed))
+     and seq > :after and seq <= :to_seq and topic = any(cast(:topics as text[]))
      and (cast(:key as bytea) is null or key = cast(:key as bytea))
      and (cast(:since as timestamptz) is null or created_at >= cast(:since as timestamptz))
      and (cast(:until as timestamptz) is null or created_at < cast(:until as timestamptz)) order by seq limit :limit)
@@ -19,8 +25,14 @@ select * from (
 order by seq limit :limit;
 
 -- name: replay.count
+with passed as materialized (   -- with the source `log` what was published has no marker: every cursor has passed it
+  select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
+  from {cursor} where (select source from {meta}) in ('log', 'wal')
+)
 select type, count(*) from (
-  select type from {outbox} where outcome = 'published' and seq > :after and seq <= :to_seq and topic = any(cast(:topics as text[]))
+  select type from {outbox} where (outcome = 'published' or outcome is null and seq <= (select seq from passed)
+                         and tx < (select cast(xid::text as xid8) from passed))
+     and seq > :after and seq <= :to_seq and topic = any(cast(:topics as text[]))
      and (cast(:key as bytea) is null or key = cast(:key as bytea))
      and (cast(:since as timestamptz) is null or created_at >= cast(:since as timestamptz))
      and (cast(:until as timestamptz) is null or created_at < cast(:until as timestamptz))

@@ -6,7 +6,9 @@ select seq, event_id, kind, topic, key, type, schema_version, aggregate_type, ag
 from (
   select * from (select seq, event_id, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
        aggregate_version, payload, content_type, headers, created_at
-   from {outbox} where outcome = 'published' and seq > :after and seq <= :to_seq and topic in (select value from json_each(:topics))
+   from {outbox} where (outcome = 'published' or outcome is null and (select source from {meta}) = 'log'
+                         and seq <= (select min(high_water) from {cursor}))
+     and seq > :after and seq <= :to_seq and topic in (select value from json_each(:topics))
      and (:key is null or key = :key) and (:since is null or created_at >= :since)
      and (:until is null or created_at < :until) order by seq limit :limit)
   union all
@@ -19,7 +21,9 @@ order by seq limit :limit;
 
 -- name: replay.count
 select type, count(*) from (
-  select type from {outbox} where outcome = 'published' and seq > :after and seq <= :to_seq and topic in (select value from json_each(:topics))
+  select type from {outbox} where (outcome = 'published' or outcome is null and (select source from {meta}) = 'log'
+                         and seq <= (select min(high_water) from {cursor}))
+     and seq > :after and seq <= :to_seq and topic in (select value from json_each(:topics))
      and (:key is null or key = :key) and (:since is null or created_at >= :since)
      and (:until is null or created_at < :until)
   union all
