@@ -1,4 +1,4 @@
-"""`import relevo` is quick and quiet."""
+"""`import relevo` is small and quiet."""
 
 from __future__ import annotations
 
@@ -48,10 +48,12 @@ def test_the_pytest_plugin_is_light() -> None:
     assert not packages(loaded) & CLIENTS
 
 
-def test_import_time() -> None:
-    """Under 100 ms, best of five fresh interpreters, measured inside them (the interpreter's own start left out)."""
-    code = "import time; start = time.perf_counter(); import relevo; print(time.perf_counter() - start)"
-    assert min(float(python(code)) for _ in range(5)) < 0.1
+def test_import_is_small() -> None:
+    """What makes it quick: a few dozen small modules, none of them a heavy one.
+    Time itself is not tested: the machines are shared."""
+    loaded = modules_after("import relevo")
+    assert len(loaded) <= 60
+    assert not packages(loaded) & {"json", "logging", "http", "email", "ssl", "subprocess", "concurrent", "msgspec"}
 
 
 def test_event_is_the_function_whatever_is_imported_before() -> None:
