@@ -237,7 +237,8 @@ def prepared(where: str, events: int) -> Iterator[tuple[str, str]]:
         with psycopg.connect(admin, autocommit=True) as connection:
             connection.execute(f"drop database if exists {name} with (force)")
         if where == "kafka":
-            _admin().delete_topics([name])[name].result(20)
+            client = _admin()
+            client.delete_topics([name])[name].result(20)
 
 
 def _admin() -> AdminClient:
@@ -245,7 +246,8 @@ def _admin() -> AdminClient:
 
 
 async def fill(topic: str, events: int) -> None:
-    _admin().create_topics([NewTopic(topic, SHARDS, 1)])[topic].result(20)
+    client = _admin()
+    client.create_topics([NewTopic(topic, SHARDS, 1)])[topic].result(20)
     publisher = await broker_for(os.environ["RELEVO_TEST_KAFKA_URL"], {}).publisher(source="urn:relevo:bench")
     made = messages(topic, events)
     for start in range(0, events, 10_000):

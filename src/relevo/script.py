@@ -33,6 +33,14 @@ class Statement:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Ids(list[str]):
+    """UUIDs as text, a parameter that is an array: ``literal`` is one without asking how to quote each."""
+
+    @property
+    def literal(self) -> str:
+        return "{" + ",".join(self) + "}"
+
+
 Script: TypeAlias = Generator[Statement, Rows, T]
 Execute: TypeAlias = Callable[[Statement], Rows]
 AsyncExecute: TypeAlias = Callable[[Statement], Awaitable[Rows]]

@@ -12,7 +12,8 @@ import pytest
 
 from relevo.consumer.keys import KeyQueues
 from relevo.consumer.pipelines import REST, STRIKES, Pipelines
-from relevo.consumer.sizing import BUDGET_S, Costs, Size
+from relevo.consumer.sizing import BUDGET_S, REST_S, Costs, Size
+from relevo.consumer.sizing import STRIKES as STRIKES_SMALL
 
 
 @dataclass(eq=False)
@@ -164,6 +165,27 @@ def test_a_size_grows_with_success_and_halves_with_failure() -> None:
     one = Size(1)
     one.failed(1)
     assert one.now == 1
+
+
+def test_where_most_fail_there_are_no_batches_for_a_while() -> None:
+    """Three failures in a row at the smallest size; afterwards one attempt, and one more failure is enough."""
+    now = 0.0
+    size = Size(4, clock=lambda: now)
+    while size.now > 2:
+        size.failed(size.now)
+    for _ in range(STRIKES_SMALL - 1):
+        size.failed(2)
+        assert not size.resting
+    size.succeeded(2)
+    size.failed(2)
+    assert not size.resting
+    for _ in range(STRIKES_SMALL):
+        size.failed(2)
+    assert size.resting
+    now += REST_S
+    assert not size.resting
+    size.failed(2)
+    assert size.resting
 
 
 def test_a_slow_handler_runs_alone_and_is_not_forgotten_for_ever() -> None:

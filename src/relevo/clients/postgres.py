@@ -15,7 +15,7 @@ from relevo.catalog import Catalog, pyformat
 from relevo.clients.sqlstate import explain
 from relevo.errors import MissingExtraError, RelevoError, UnreachableError
 from relevo.ports.database import Dialect
-from relevo.script import Rows, Script, Statement, arun
+from relevo.script import Ids, Rows, Script, Statement, arun
 from relevo.settings import DatabaseSettings, redact
 
 if TYPE_CHECKING:
@@ -157,9 +157,13 @@ def _bounds(idle_timeout_s: float | None, statement_timeout_s: float | None) -> 
 
 
 def _adapted(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Lists of integers as array literals: psycopg's list dumper costs a Python call per element."""
+    """Lists of integers and ids as array literals: psycopg's list dumper costs a Python call per element."""
     return {
-        name: "{" + ",".join(map(str, value)) + "}" if type(value) is list and _integers(value) else value
+        name: value.literal
+        if type(value) is Ids
+        else "{" + ",".join(map(str, value)) + "}"
+        if type(value) is list and _integers(value)
+        else value
         for name, value in params.items()
     }
 

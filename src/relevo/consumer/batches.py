@@ -77,6 +77,8 @@ class Batches:
         if handler is None or item.single or item.attempts or item.suspect or item.most < 2 or self._size.largest < 2:
             return None
         shared = self._shared
+        if self._size.resting:
+            return None
         if item.revoked or shared.interrupt.stopping or item.delivery.malformed is not None:
             return None
         if shared.pauses.all and shared.pauses.stops(shared.name, item.key.topic, item.key.key):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from time import monotonic
 
 BUDGET_S = 0.1
 """How long the handlers of one batch may take together: its rows are locked, and its keys wait, so long."""
@@ -11,24 +12,45 @@ UNKNOWN_S = 0.005
 FORGET = 0.8
 """What remains of a handler's time each time it was too slow for a batch, so that it is tried again."""
 SMALLEST = 2
+STRIKES = 3
+REST_S = 10.0
+"""After so many failures in a row of the smallest batches there are none for so long: where many messages fail, or are
+told to come later, a batch only doubles their work."""
 
 
 class Size:
     """Doubles with every full batch that succeeded, halves with every one that did not; from the size that failed last
     on it grows slowly. ``largest``: as configured; 1 means that there are no batches."""
 
-    def __init__(self, largest: int) -> None:
+    def __init__(self, largest: int, clock: Callable[[], float] = monotonic) -> None:
         self.largest = largest
+        self._clock = clock
+        self._strikes = 0
+        self._rests_until: float | None = None
         self.now = min(largest, 16)
         self._slow_from = largest
 
+    @property
+    def resting(self) -> bool:
+        """Whether there are no batches just now."""
+        if self._rests_until is None:
+            return False
+        if self._clock() < self._rests_until:
+            return True
+        self._rests_until, self._strikes = None, STRIKES - 1
+        return False
+
     def succeeded(self, count: int) -> None:
+        self._strikes = 0
         if count < self.now:
             return  # it says nothing about larger ones
         grown = self.now * 2 if self.now < self._slow_from else self.now + max(1, self.largest // 16)
         self.now = min(grown, self.largest)
 
     def failed(self, count: int) -> None:
+        self._strikes = self._strikes + 1 if self.now <= SMALLEST else 0
+        if self._strikes >= STRIKES:
+            self._rests_until = self._clock() + REST_S
         self.now = self._slow_from = max(min(SMALLEST, self.largest), min(self.now, count) // 2)
 
 

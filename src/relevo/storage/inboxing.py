@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 from uuid import UUID
 
-from relevo.script import Script, Statement
+from relevo.script import Ids, Script, Statement
 
 InboxOutcome = Literal["done", "skipped", "discarded"]
 
@@ -31,20 +31,20 @@ def find(consumer: str, event_id: UUID, *, generation: int = 0) -> Script[str | 
 
 def insert_many(consumer: str, event_ids: Sequence[str]) -> Script[set[str]]:
     """As ``insert``, for several by one statement, in sorted order; returns those whose row is ours."""
-    rows = yield Statement("inbox.insert_many", {"consumer": consumer, "event_ids": sorted(event_ids)})
+    rows = yield Statement("inbox.insert_many", {"consumer": consumer, "event_ids": Ids(sorted(event_ids))})
     return {row[0] for row in rows}
 
 
 def find_many(consumer: str, event_ids: Sequence[str]) -> Script[set[str]]:
     """Those of ``event_ids`` that the inbox knows."""
-    rows = yield Statement("inbox.find_many", {"consumer": consumer, "event_ids": list(event_ids)})
+    rows = yield Statement("inbox.find_many", {"consumer": consumer, "event_ids": Ids(event_ids)})
     return {row[0] for row in rows}
 
 
 def take_back(consumer: str, event_ids: Sequence[str], *, xid: str | None = None) -> Script[None]:
     """Remove rows that were written for messages which did not run after all: in this very transaction, or by the one
     that PostgreSQL calls ``xid``, if it was committed."""
-    params = {"consumer": consumer, "event_ids": sorted(event_ids)}
+    params = {"consumer": consumer, "event_ids": Ids(sorted(event_ids))}
     yield Statement("inbox.take_back", params) if xid is None else Statement("inbox.undo", {**params, "xid": xid})
 
 

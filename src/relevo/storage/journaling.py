@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from relevo.script import Script, Statement
+from relevo.script import Ids, Script, Statement
 
 NOBODY = UUID(int=0)
 """Owner of a message that was handed back in good order: not a suspect, but its attempts count."""
@@ -33,7 +33,7 @@ def take(
     found: dict[UUID, Found] = {}
     if settled:
         yield from remove(consumer, owner, settled)
-    ids = sorted({str(event_id) for event_id in event_ids})
+    ids = Ids(sorted({str(event_id) for event_id in event_ids}))
     if not ids:
         return found
     rows = yield Statement("journal.found", {"consumer": consumer, "event_ids": ids, "generation": generation})
@@ -55,13 +55,13 @@ def count(consumer: str, owner: UUID, event_id: UUID, attempts: int) -> Script[N
 
 def remove(consumer: str, owner: UUID, event_ids: Sequence[UUID | str]) -> Script[None]:
     """These are settled. Rows that somebody else took over stay."""
-    ids = sorted({str(event_id) for event_id in event_ids})
+    ids = Ids(sorted({str(event_id) for event_id in event_ids}))
     yield Statement("journal.remove", {"consumer": consumer, "owner": str(owner), "event_ids": ids})
 
 
 def hand_back(consumer: str, owner: UUID, event_ids: Sequence[UUID]) -> Script[None]:
     """These go back untouched: nobody's suspects; attempts already spent stay known."""
-    ids = sorted({str(event_id) for event_id in event_ids})
+    ids = Ids(sorted({str(event_id) for event_id in event_ids}))
     params = {"consumer": consumer, "owner": str(owner), "event_ids": ids}
     yield Statement("journal.forget_fresh", params)
     yield Statement("journal.hand_back", params)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from relevo.catalog import pyformat
 from relevo.ports.database import Dialect
-from relevo.script import Rows
+from relevo.script import Ids, Rows
 from relevo.storage.handles.base import CallerHandle
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PsycopgHandle(CallerHandle):
         # A client-side cursor may be there for a pooler's sake; a raw one would want $1 instead of names.
         kind = ClientCursor if issubclass(self._connection.cursor_factory, ClientCursor) else Cursor
         with kind(self._connection, row_factory=tuple_row) as cursor:
-            cursor.execute(_text(sql), params)
+            cursor.execute(_text(sql), _adapted(params))
             return cursor.fetchall() if cursor.description or _pending(self._connection, sql) else []
 
     @property
@@ -86,7 +86,7 @@ class AsyncPsycopgHandle(CallerHandle):
 
         kind = AsyncClientCursor if issubclass(self._connection.cursor_factory, AsyncClientCursor) else AsyncCursor
         async with kind(self._connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(_text(sql), params)
+            await cursor.execute(_text(sql), _adapted(params))
             return await cursor.fetchall() if cursor.description or _pending(self._connection, sql) else []
 
     @property
@@ -99,6 +99,10 @@ class AsyncPsycopgHandle(CallerHandle):
         async with AsyncCursor(self._connection) as cursor, cursor.copy(sql.encode()) as copy:
             for row in rows:
                 await copy.write_row(row)
+
+
+def _adapted(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value.literal if type(value) is Ids else value for name, value in params.items()}
 
 
 def _pending(connection: Connection[Any] | AsyncConnection[Any], sql: str) -> bool:

@@ -92,12 +92,19 @@ def _held(asynchronous: bool) -> Any:
 
         def _communicate_gen(self) -> Any:
             if not self._holding:
-                yield from super()._communicate_gen()
+                yield from self._send()
 
         def _fetch_gen(self, *, flush: bool) -> Any:
             if self.command_queue:
-                yield from super()._communicate_gen()
+                yield from self._send()
             yield from super()._fetch_gen(flush=flush)
+
+        def _send(self) -> Any:
+            """All but the last into libpq's buffer at once; psycopg would look at the socket before each."""
+            queue = self.command_queue
+            while len(queue) > 1:
+                queue.popleft()()
+            yield from super()._communicate_gen()
 
     return Held
 

@@ -29,15 +29,17 @@ class PsycopgTransactions:
 
     dialect: Dialect = "postgresql"
 
-    def __init__(self, lender: Lender, *, is_async: bool) -> None:
+    def __init__(self, lender: Lender, *, is_async: bool, pooler: bool = False) -> None:
+        """``pooler``: one stands between, to which a pipeline may mean nothing."""
         self._lender = lender
+        self._pooler = pooler
         self.is_async = is_async
 
     @property
     def pipelines(self) -> bool:
         from psycopg import Pipeline
 
-        return Pipeline.is_supported()
+        return Pipeline.is_supported() and not self._pooler
 
     def unit(self, *, many: bool = False) -> PsycopgUnit | AsyncPsycopgUnit:
         return AsyncPsycopgUnit(self._lender, many) if self.is_async else PsycopgUnit(self._lender, many)
@@ -61,7 +63,8 @@ def opened(settings: DatabaseSettings, *, is_async: bool) -> PsycopgTransactions
     options: dict[str, Any] = {"application_name": "relevo consumer", "connect_timeout": 5}
     if not settings.prepared_statements:
         options["prepare_threshold"] = None
-    return PsycopgTransactions(own(lambda: kind(conninfo, **options)), is_async=is_async)
+    pooler = not settings.prepared_statements
+    return PsycopgTransactions(own(lambda: kind(conninfo, **options)), is_async=is_async, pooler=pooler)
 
 
 class PsycopgUnit:
