@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from relevo.clients import database_for
+from relevo.errors import SchemaError
 from relevo.message import Message
+from relevo.ops import status
 from relevo.outcome import PublishOutcome, Rejected, Unavailable, Unconfirmed
-from relevo.sources.wal import grace
+from relevo.relay.purging import Purge, Purged
+from relevo.storage import pausing
 from relevo.storage.pausing import Target
+from relevo.storage.rows import message_reader
 from tests.support.relays import FakePublisher
 from tests.support.waiting import eventually
 from tests.support.wal import WalStore, reading_relay
@@ -47,16 +53,12 @@ async def test_what_is_carried_equals_what_was_written(wal: WalStore) -> None:
     wal.do("select relevo_add('t.z', 'T.z', '{\"x\": 1}', 'key')")
     async with reading_relay(wal) as relay:
         await eventually(lambda: len(relay.publisher.log) == 3, what="all read")
-    from relevo.clients import database_for
-    from relevo.storage.rows import message_reader
-
     rows = wal.query(
         "select event_id, kind, topic, key, type, schema_version, aggregate_type, aggregate_id, aggregate_version,"
         " payload, content_type, headers::text, created_at from relevo_outbox order by seq"
     )
     expected = [message_reader("postgresql")(row) for row in rows]
     assert [each.message() if not isinstance(each, Message) else each for each in relay.publisher.log] == expected
-    assert database_for is not None
 
 
 async def test_rolled_back_and_late_commits(wal: WalStore) -> None:
@@ -143,7 +145,7 @@ async def test_a_rejected_message_is_parked_and_the_slot_moves_on(wal: WalStore)
         await eventually(lambda: len(relay.publisher.log) == 16, what="all but the held key's")
         assert relay.publisher.payloads(b"k3") == []
         await eventually(lambda: wal.query("select count(*) from relevo_held_message") == [(4,)], what="held")
-        assert wal.query("select state, reason from relevo_held_key") == [("parked", "too large")]
+        assert wal.query("select state, reason from relevo_held_key") == [("parked", "too large: TooLarge")]
         end = wal.end_of_wal()
         wal.fill(10, keys=5, start=20)
         await eventually(lambda: wal.position()[0] > end, what="the position moved past it")
@@ -154,10 +156,9 @@ async def test_a_rejected_message_is_parked_and_the_slot_moves_on(wal: WalStore)
     assert relay.publisher.payloads(b"k3") == [3, 8, 13, 18, 23, 28]
 
 
-async def test_an_unavailable_topic_is_held_and_others_flow(wal: WalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unavailable_topic_is_held_and_others_flow(wal: WalStore) -> None:
     """FAILURES row 17: after a moment of grace what cannot be sent goes to the table, the position moves on, and when
     the topic is back everything comes in order."""
-    monkeypatch.setattr(grace, "OTHERS_WAIT_S", 0.2)
     down = {"down"}
     publisher = FakePublisher(lambda message: Unavailable("away") if message.topic in down else None)
     publisher.available = False
@@ -199,9 +200,6 @@ async def test_a_short_outage_writes_nothing(wal: WalStore) -> None:
 @pytest.mark.parametrize("kind", ["destination", "lane"])
 async def test_what_a_person_paused_waits_in_the_table(wal: WalStore, kind: str) -> None:
     """The rows of a paused destination or lane are copied as the position moves; resumed, they come in order."""
-    from relevo.clients import database_for
-    from relevo.storage import pausing
-
     paused_lane = wal.query("select relevo_bucket_of('k1', gen_random_uuid()) % 64")[0][0]
     name = "shop.order" if kind == "destination" else str(paused_lane)
     target = (
@@ -297,8 +295,6 @@ async def test_truncate_types_and_origins_in_the_stream(wal: WalStore) -> None:
 
 async def test_a_change_of_the_table_that_cannot_be_read_stops_in_plain_words(wal: WalStore) -> None:
     """FAILURES row 28: no crash loop and no wrong row; nothing was moved past."""
-    from relevo.errors import SchemaError
-
     async with reading_relay(wal) as relay:
         wal.fill(1)
         await eventually(lambda: len(relay.publisher.log) == 1, what="it reads")
@@ -342,3 +338,74 @@ class Counted(list[Message]):
 
     def __len__(self) -> int:
         return self.count
+
+
+async def test_the_table_is_told_how_far_it_was_read(wal: WalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is marked row by row, and yet status counts nothing as pending that was settled, and retention takes it
+    but for what is held."""
+    monkeypatch.setattr("relevo.sources.wal.keeping.STATUS_S", 0.1)
+    monkeypatch.setattr("relevo.sources.wal.keeping.BARRIER_S", 0.1)
+    settings = wal.all_settings
+    settings.retention.outbox_days = 1e-9
+    settings.retention.pause_s = 0.0
+    database = database_for(wal.settings)
+    refuse = FakePublisher(lambda each: Rejected("no", "No") if each.key == b"k3" else None)
+    async with reading_relay(wal, refuse) as relay:
+        wal.fill(40, keys=5)
+        await eventually(lambda: len(relay.publisher.log) == 32, what="published")
+
+        async def pending() -> int:
+            return (await status.status(database, settings)).pending.count
+
+        await eventually(lambda: _none(pending), what="nothing is pending", timeout_s=60)
+
+        async def nothing_to_do(done: Purged) -> None: ...
+
+        with contextlib.closing(wal.connect()) as late:
+            wal.append(late, b"late", 1000)  # not committed: it must survive what goes by number
+            wal.fill(1, start=2000)
+            purge = Purge(database, settings, "delete", nothing_to_do, Purged())
+            await eventually(lambda: _purged(purge, wal), what="all but what is held or new", timeout_s=60)
+            assert wal.query("select count(*) from relevo_outbox where outcome = 'held'") == [(8,)]
+            late.commit()
+        await eventually(lambda: 1000 in relay.publisher.payloads(), what="the late one")
+    await database.aclose()
+
+
+async def _none(pending: Callable[[], Awaitable[int]]) -> bool:
+    return await pending() == 0
+
+
+async def _purged(purge: Purge, store: WalStore) -> bool:
+    await purge.outbox()
+    return bool(store.query("select count(*) <= 9 from relevo_outbox")[0][0])
+
+
+@pytest.mark.soak
+async def test_a_million_rows_in_one_transaction(wal: WalStore) -> None:
+    """FAILURES row 27: memory stays bounded, whatever the size of a transaction."""
+    import psutil
+
+    me = psutil.Process()
+    async with reading_relay(wal, batch_max=2000, lease_s=15.0) as relay:
+        relay.publisher.log = Counted()
+        wal.fill(1)
+        await eventually(lambda: len(relay.publisher.log) == 1, what="it reads")
+        before, most = me.memory_info().rss, 0
+        wal.do(
+            "insert into relevo_outbox (event_id, bucket, topic, key, type, payload)"
+            " select gen_random_uuid(), i % 1024, 'big', ('k' || i % 10000)::bytea, 'T', repeat('x', 300)::bytea"
+            " from generate_series(1, 1000000) i"
+        )
+
+        def arrived() -> bool:
+            nonlocal most
+            most = max(most, me.memory_info().rss)
+            return len(relay.publisher.log) == 1_000_001
+
+        started = asyncio.get_running_loop().time()
+        await eventually(arrived, what="all of them", timeout_s=600, every_s=0.2)
+        took = asyncio.get_running_loop().time() - started
+        print(f"1,000,000 rows in one transaction: {took:.0f} s, {(most - before) / 1e6:.0f} MB more than before")
+        assert most - before < 60_000_000
+    assert wal.position()[1] == 0

@@ -103,8 +103,7 @@ def test_copies_commit_with_the_position_that_passes_them(
         for aside in asides:
             assert aside.index in done
             assert page.marks[aside.index] <= position
-            assert aside.disposition.action in ("hold", "behind")
-            assert ("t", aside.message.key) not in live
+            assert aside.disposition.action == "skip" or ("t", aside.message.key) not in live
         for index, fate in fates.items():
             if fate.action in ("hold", "behind") and index in done:
                 assert index in {aside.index for aside in asides}

@@ -106,7 +106,7 @@ def _meta(catalog: Catalog) -> Script[Row]:
 
 def _pending(source: str) -> Script[tuple[int, float | None]]:
     """How many messages wait, up to the cap, and the age of the oldest: by their markers, or by cursors."""
-    if source == "log":
+    if source in ("log", "wal"):
         return (yield from windowing.pending(COUNT_CAP + 1))
     count = yield Statement("status.pending", {"cap": COUNT_CAP + 1})
     oldest = yield Statement("status.oldest")

@@ -7,14 +7,15 @@ A publication does not filter such messages, so the channel (their prefix) says 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 import msgspec
 
 from relevo.catalog import Catalog
-from relevo.errors import SchemaError
+from relevo.errors import RefusedError, SchemaError
 from relevo.ids import bucket_of
-from relevo.message import Kind, Message
-from relevo.outgoing import Outgoing
+from relevo.message import Kind, Message, check_headers, check_name, check_text
+from relevo.outgoing import Outgoing, headers_from
 from relevo.script import Script, Statement
 
 ROWS_MAX = 500
@@ -78,8 +79,7 @@ def read(content: bytes, time_text: bytes) -> tuple[int, Outgoing]:
     each = _decode(content)
     if each.version != VERSION:
         raise ValueError(f"version {each.version} of emitted messages is not known to this version of Relevo")
-    if not 0 <= each.bucket < 1024 or len(each.id) != 36:
-        raise ValueError("bucket or id of an emitted message is out of range")
+    _check(each)
     return each.bucket, Outgoing(
         each.topic,
         each.key,
@@ -95,6 +95,27 @@ def read(content: bytes, time_text: bytes) -> tuple[int, Outgoing]:
         each.aggregate_version,
         each.headers,
     )
+
+
+def _check(each: Emitted) -> None:
+    """What a table's types and constraints would refuse. Raises ``ValueError``."""
+    if not 0 <= each.bucket < 1024 or not 1 <= each.schema_version < 2**31:
+        raise ValueError("bucket or schema version of an emitted message is out of range")
+    if str(UUID(each.id.decode())).encode() != each.id:
+        raise ValueError("the id of an emitted message is not written as a UUID is")
+    if each.aggregate_version is not None and not 0 <= each.aggregate_version < 2**63:
+        raise ValueError("the aggregate version of an emitted message is out of range")
+    try:
+        check_name("topic", each.topic)
+        check_name("type", each.type)
+        for name in ("content_type", "aggregate_type", "aggregate_id"):
+            text = getattr(each, name)
+            if text is not None:
+                check_text(text, name)
+        if each.headers is not None:
+            check_headers(headers_from(each.headers))
+    except (RefusedError, AttributeError) as error:
+        raise ValueError(str(error)) from None
 
 
 def emit(contents: Sequence[bytes], catalog: Catalog) -> Script[None]:

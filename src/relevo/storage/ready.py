@@ -66,6 +66,8 @@ async def _check_system(database: Database, stored: str, source: str) -> None:
         f"{database.url} is another cluster (system identifier {now}) than the one these tables come from ({stored}): "
         "it was restored from a dump or copied"
     )
+    if source == "wal":
+        raise SchemaError(f"{message}. WAL positions mean nothing here. Run: relevo migrate; then: relevo slot recover")
     if source in POSITION_SOURCES:
         raise SchemaError(f"{message}. Positions of the source {source!r} do not hold here; rebase them first")
     log.warning(

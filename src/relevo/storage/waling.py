@@ -90,7 +90,8 @@ def system() -> Script[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A message that is moved past without being sent: its copy queues under its key. ``position``: its ``seq``."""
+    """A message that is moved past without being sent: held, so that its copy queues under its key, or skipped.
+    ``position``: its ``seq``; below 0 where it is in no table."""
 
     index: int
     position: int
@@ -135,8 +136,16 @@ def save(
         raise LostOwnershipError(f"the slot {slot} has another reader by now, or its position was moved by hand")
     if passed is not None:
         yield Statement("wal.passed", {"snapshot": passed.snapshot, "high_water": passed.high_water})
-    if asides:
-        yield from _hold(asides)
+    held = [aside for aside in asides if aside.disposition.action != "skip"]
+    if held:
+        yield from _hold(held)
+    for outcome, some in (
+        ("held", held),
+        ("skipped", [aside for aside in asides if aside.disposition.action == "skip"]),
+    ):
+        seqs = [aside.position for aside in some if aside.position > 0]
+        if seqs:  # so few that marking their rows, as the source mark does, costs nothing
+            yield Statement("mark.settle", {"seqs": seqs, "outcome": outcome})
 
 
 def _hold(asides: Sequence[Aside]) -> Script[None]:

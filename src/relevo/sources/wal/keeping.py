@@ -45,6 +45,8 @@ class Keeper:
         self._lock = asyncio.Lock()
         self._barrier: Barrier | None = None
         self._passed_at = 0.0
+        self._untold = False
+        """Something was settled that the table was not told of."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, wake: Callable[[], None]) -> None:
@@ -53,6 +55,7 @@ class Keeper:
     def settle(self, page: Page, done: Sequence[int]) -> None:
         """These are settled; their position is saved within ``SAVE_S``."""
         self.window.settle(page, done)
+        self._untold = True
         self._dirty.set()
 
     async def save(self, page: Page | None = None, done: Sequence[int] = (), asides: Sequence[Aside] = ()) -> None:
@@ -114,8 +117,10 @@ class Keeper:
                 f"the server has not been heard on the stream of {self._lease.slot} for {silent_s:.0f} s"
             )
         position = self.window.position()
-        if position.lsn - self._saved.lsn >= ADVANCE_BYTES:
+        if self._untold:
             await self._look_at_table()
+        told = self._barrier is not None and self._barrier.lsn <= position.lsn
+        if told or position.lsn - self._saved.lsn >= ADVANCE_BYTES:
             await self.save()
         else:
             stream.confirm(self._saved.lsn, reply=True)
@@ -123,4 +128,5 @@ class Keeper:
     async def _look_at_table(self) -> None:
         """Fix a point of the table that will be passed; a saved position beyond it says so to the table."""
         if self._barrier is None and time.monotonic() - self._passed_at >= BARRIER_S:
+            self._untold = False
             self._barrier = await self._database.run(waling.barrier(), read_only=True)

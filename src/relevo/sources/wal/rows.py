@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Any
 
-from relevo.outgoing import Outgoing
+from relevo.outgoing import Outgoing, check_headers_text
 from relevo.sources.wal.protocol import DecodeError, Relation, Row, Text
 
 _SECOND_US = 1_000_000
@@ -90,6 +90,9 @@ def row_reader(relation: Relation) -> ReadRow:
         if type(seq) is Text:
             raise DecodeError("the values came in the text format, though the binary one was asked for")
         identity = event_id.hex()  # type: ignore[union-attr]
+        headers_text = None if headers is None else headers[1:].decode()  # type: ignore[index]
+        if headers_text is not None:
+            check_headers_text(headers_text)
         return (
             _I64(seq)[0],  # type: ignore[arg-type]
             _I16(bucket)[0],  # type: ignore[arg-type]
@@ -106,7 +109,7 @@ def row_reader(relation: Relation) -> ReadRow:
                 text(aggregate_type),
                 None if aggregate_id is None else aggregate_id.decode(),  # type: ignore[union-attr]
                 None if aggregate_version is None else _I64(aggregate_version)[0],  # type: ignore[arg-type]
-                None if headers is None else headers[1:].decode(),  # type: ignore[index]
+                headers_text,
             ),
         )
 

@@ -40,7 +40,7 @@ def publication_problem(name: str, server: Server) -> str | None:
     if server.inserts is None:
         return (
             f"the publication {name} is missing: what was written without it cannot be read from the log. Run: relevo "
-            "slot recover"
+            "slot recover (or, if the slot was never made: relevo slot create)"
         )
     if not server.inserts or not server.via_root or not server.has_outbox:
         return (

@@ -274,6 +274,6 @@ def _plan(
     asides = [
         Aside(index, page.seqs[index], page.messages[index], fates[index])
         for index in done
-        if index in fates and fates[index].action in ("hold", "behind")
+        if index in fates and index <= edge
     ]
     return done, asides

@@ -203,7 +203,7 @@ class Stream:
         assert self._transaction is not None
         try:
             bucket, message = emitting.read(content, self._clock(self._transaction.committed_us))
-            self._add(lsn, bucket, message)
+            self._add(-lsn, bucket, message)  # no row has such a number
         except ValueError as error:  # msgspec's errors are
             self._add_unreadable(content, f"an emitted message cannot be read: {error}")
 
@@ -219,7 +219,7 @@ class Stream:
             content_type="application/octet-stream",
         )
         self._chunk.unreadable[len(self._chunk.messages)] = why
-        self._add(self._lsn, bucket_of(None, identity), message)
+        self._add(-self._lsn, bucket_of(None, identity), message)
 
 
 __all__: list[Any] = ["UNREADABLE_TOPIC", "Chunk", "Stream", "Wire"]

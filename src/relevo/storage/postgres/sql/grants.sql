@@ -24,6 +24,7 @@ grant select, insert, update on {duty} to :role;
 grant update (settled_at, outcome) on {outbox} to :role;
 grant select, update on {lane} to :role;
 grant select, insert, update, delete on {cursor} to :role;
+grant select, update on {wal_position} to :role;
 grant select, insert, update, delete on {process}, {destination}, {held_key}, {held_message} to :role
 
 -- name: grants.keeper

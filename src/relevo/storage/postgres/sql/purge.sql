@@ -6,13 +6,13 @@
 select cast(extract(epoch from clock_timestamp()) as double precision);
 
 -- name: purge.count
--- A row is settled by its marker, or, with the source `log`, where every cursor has passed it: its number, and its
+-- A row is settled by its marker, or, with the sources `log` and `wal`, where every cursor has passed it: its number, and its
 -- transaction. By the number alone rows would go that were not committed yet when a cursor moved over it. `xmin` is
 -- stricter than what a snapshot shows and costs one comparison; a transaction that stays open holds retention back.
 -- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
 with passed as materialized (
   select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
-  from {cursor} where (select source from {meta}) = 'log'
+  from {cursor} where (select source from {meta}) in ('log', 'wal')
 ), page as materialized (
   select o.seq, event_id, created_at, outcome,
          coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
@@ -31,7 +31,7 @@ from page;
 -- name: purge.delete
 with passed as materialized (
   select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
-  from {cursor} where (select source from {meta}) = 'log'
+  from {cursor} where (select source from {meta}) in ('log', 'wal')
 ), page as materialized (
   select o.seq, event_id, created_at, outcome,
          coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
@@ -57,7 +57,7 @@ from page;
 -- name: purge.archive
 with passed as materialized (
   select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
-  from {cursor} where (select source from {meta}) = 'log'
+  from {cursor} where (select source from {meta}) in ('log', 'wal')
 ), page as materialized (
   select o.seq, event_id, created_at, outcome,
          coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
