@@ -30,7 +30,7 @@ async def test_publish_and_probe(nowhere: Broker) -> None:
         for _ in range(2):
             began = time.monotonic()
             outcomes = await publisher.publish([make_message("a.b", key=b"k"), make_message("a.b", key=b"k")])
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - began < 40  # an end, not a speed
             assert isinstance(outcomes[0], Unavailable)
             assert set(outcomes) == {0, 1}
         assert isinstance(await publisher.probe("a.b"), Unavailable)
@@ -52,9 +52,9 @@ async def test_take(nowhere: Broker) -> None:
         for _ in range(2):
             began = time.monotonic()
             with pytest.raises(UnreachableError):
-                while time.monotonic() - began < 15:
+                while time.monotonic() - began < 45:
                     assert await member.take(1, 1.0) == []
     finally:
         began = time.monotonic()
         await member.aclose()
-        assert time.monotonic() - began < 16
+        assert time.monotonic() - began < 60
