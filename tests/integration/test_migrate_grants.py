@@ -33,6 +33,17 @@ STATEMENTS = {
     "relay": (
         *("meta.read", "lanes.", "relays.", "mark.", "destinations.", "relay_held.", "held.", "process."),
         *("pause.all", "duty.", "scheduled.move", "scheduled.next_due"),
+        *(
+            "log.load",
+            "log.begin_lanes",
+            "log.window",
+            "log.pin",
+            "log.page",
+            "log.here",
+            "log.save",
+            "log.add",
+            "log.drop",
+        ),
     ),
     "keeper": ("purge.", "duty.", "journal.purge", "process.forget_dead", "audit.add"),
     "consumer": (
@@ -52,6 +63,7 @@ STATEMENTS = {
         "meta.read",
         "meta.applied",
         "status.",
+        "log.pending",
         "process.live",
         "parked.",
         "audit.",
