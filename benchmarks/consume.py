@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import cProfile
 import json
+import logging
 import os
 import pstats
 import resource
@@ -194,6 +195,8 @@ class Counted:
 
 async def child(kind: str, where: str, url: str, topic: str, events: int, sync: bool, profile: str | None) -> None:
     """One run, in this process; its figures as JSON."""
+    if "RELEVO_BENCH_DEBUG" in os.environ:
+        logging.basicConfig(level=logging.DEBUG)
     given = {name: value for name, value in os.environ.items() if name.startswith("RELEVO_CONSUMER_")}
     settings = load(os.devnull, environ=given, overrides={"database.url": url})
     if where == "kafka":

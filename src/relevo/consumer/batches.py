@@ -154,6 +154,7 @@ class Batches:
     ) -> Sequence[Item]:
         """What of the batch is done nevertheless. The rest is told how it may run now."""
         shared, items = self._shared, [part.item for part in parts]
+        log.debug("consumer %s: a batch of %d is rolled back (%s)", shared.name, len(parts), type(error).__name__)
         self._size.failed(len(parts))
         if trace.xid is not None and progress.stage == "handler" and not progress.broken:
             await self._undo(parts, progress, trace.xid)
