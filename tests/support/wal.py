@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from relevo.settings import DatabaseSettings, RelaySettings, Settings
 from relevo.signals import Wakeup
 from relevo.sources.wal.source import WalSource
 from relevo.storage import pausing
-from tests.support.private_postgres import PrivatePostgres, private_postgres
+from tests.support.private_postgres import PrivatePostgres, binaries, private_postgres
 from tests.support.relays import FakePublisher, Running, Store
 
 
@@ -90,8 +91,10 @@ def wal_store(server: PrivatePostgres) -> Iterator[WalStore]:
 @pytest.fixture(scope="session")
 def wal_server(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivatePostgres]:
     """Of the tests' own: making a slot waits for every transaction of the server, also those of other tests.
-    (``postgres_url``: so that a missing PostgreSQL skips or fails as usual.)"""
-    with private_postgres(tmp_path_factory.mktemp("wal")) as server:
+    (``postgres_url``: so that a missing PostgreSQL skips or fails as usual.) ``RELEVO_TEST_WAL_POSTGRES=18`` runs all of
+    it on the newer server that ``binaries()`` found."""
+    bin = binaries()[os.environ.get("RELEVO_TEST_WAL_POSTGRES", "usual")]
+    with private_postgres(tmp_path_factory.mktemp("wal"), bin=bin) as server:
         yield server
 
 

@@ -74,16 +74,33 @@ def decode(data: bytes) -> Decoded:
     return message
 
 
-def decode_insert(data: bytes) -> tuple[int, Row]:
-    """As ``decode`` for a message that begins with ``I``: the table's oid and the new row. For the hot path."""
+def decode_insert(data: bytes, at: int = 0) -> tuple[int, Row]:
+    """As ``decode`` for a message at ``at`` that begins with ``I``: the table's oid and the new row. For the hot path,
+    like the next two."""
     try:
-        row, end = _row(data, _expect(data, 5, _NEW))
-        oid: int = _U32(data, 1)[0]
+        row, end = _row(data, _expect(data, at + 5, _NEW))
+        oid: int = _U32(data, at + 1)[0]
     except (StructError, IndexError) as error:
-        raise DecodeError(f"{_name(data[0])} of {len(data)} bytes is cut off or broken: {error}") from None
+        raise DecodeError(f"{_name(data[at])} of {len(data)} bytes is cut off or broken: {error}") from None
     if end != len(data):
-        raise DecodeError(f"{_name(data[0])} of {len(data)} bytes should have ended at byte {end}")
+        raise DecodeError(f"{_name(data[at])} of {len(data)} bytes should have ended at byte {end}")
     return oid, row
+
+
+def decode_begin(data: bytes, at: int) -> tuple[int, int]:
+    """(LSN of the commit record, microseconds) of a message at ``at`` that begins with ``B``."""
+    if len(data) != at + 1 + _BEGIN.size:
+        raise DecodeError(f"{_name(data[at])} of {len(data) - at} bytes is cut off or too long")
+    lsn, committed_us, _ = _BEGIN.unpack_from(data, at + 1)
+    return lsn, committed_us
+
+
+def decode_commit(data: bytes, at: int) -> int:
+    """The end of a transaction, of a message at ``at`` that begins with ``C``."""
+    if len(data) != at + 1 + _COMMIT.size:
+        raise DecodeError(f"{_name(data[at])} of {len(data) - at} bytes is cut off or too long")
+    end: int = _COMMIT.unpack_from(data, at + 1)[2]
+    return end
 
 
 def _unknown(byte: int) -> str:
@@ -109,18 +126,24 @@ def _row(data: bytes, at: int) -> tuple[Row, int]:
     count = _U16(data, at)[0]
     at += 2
     row: Row = []
-    append = row.append
+    append, length = row.append, _U32
     for _ in range(count):
         kind = data[at]
-        if kind in (_BINARY, _TEXT):
+        if kind == _BINARY:
             start = at + 5
-            at = start + _U32(data, at + 1)[0]
+            at = start + length(data, at + 1)[0]
             if at > size:
                 raise DecodeError(f"{_name(data[0])} of {size} bytes has a value that ends at byte {at}")
-            append(data[start:at] if kind == _BINARY else Text(data[start:at]))
+            append(data[start:at])
         elif kind == _NULL:
             append(None)
             at += 1
+        elif kind == _TEXT:
+            start = at + 5
+            at = start + length(data, at + 1)[0]
+            if at > size:
+                raise DecodeError(f"{_name(data[0])} of {size} bytes has a value that ends at byte {at}")
+            append(Text(data[start:at]))
         elif kind == _UNCHANGED:
             append(UNCHANGED)
             at += 1

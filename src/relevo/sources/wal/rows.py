@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from binascii import hexlify
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from struct import Struct
 from typing import Any
 
-from relevo.outgoing import Outgoing, check_headers_text
+from relevo.outgoing import Outgoing
 from relevo.sources.wal.protocol import DecodeError, Relation, Row, Text
 
 _SECOND_US = 1_000_000
+_FIXED_MAX = 10_000
 _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _I16, _I32, _I64 = Struct(">h").unpack, Struct(">i").unpack, Struct(">q").unpack
 
@@ -66,52 +69,47 @@ def row_reader(relation: Relation) -> ReadRow:
     if problem is not None:
         raise DecodeError(problem)
     places = {column.name: place for place, column in enumerate(relation.columns)}
-    order = [places[name] for name in COLUMNS]
+    ordered: Callable[[Row], tuple[Any, ...]] = itemgetter(*(places[name] for name in COLUMNS))
     width = len(relation.columns)
-    texts: dict[bytes, str] = {}
-    clock = time_writer()
+    fixed: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    clock, new = time_writer(), tuple.__new__
 
-    def text(value: Any) -> Any:
-        """Topics, types and their like are few: decoded once."""
-        if value is None:
-            return None
-        found = texts.get(value)
-        if found is None:
-            if len(texts) > 10_000:
-                texts.clear()
-            found = texts[value] = value.decode()
+    def decoded(raw: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What all messages of a type have in common: decoded once."""
+        topic, kind, type_, version, content_type, aggregate_type = raw
+        if len(fixed) >= _FIXED_MAX:
+            fixed.clear()
+        aggregate = None if aggregate_type is None else aggregate_type.decode()
+        found = topic.decode(), kind.decode(), type_.decode(), _I32(version)[0], content_type.decode(), aggregate
+        fixed[raw] = found
         return found
 
     def read(row: Row) -> tuple[int, int, Outgoing]:
         if len(row) != width:
             raise DecodeError(f"a row of {len(row)} values where the table has {width} columns")
-        (seq, bucket, topic, key, payload, event_id, created_at, kind, type_, schema_version, content_type,
-         aggregate_type, aggregate_id, aggregate_version, headers) = [row[place] for place in order]  # fmt: skip
+        (seq, bucket, topic, key, payload, event_id, created_at, kind, type_, version, content_type, aggregate_type,
+         aggregate_id, aggregate_version, headers) = ordered(row)  # fmt: skip
         if type(seq) is Text:
             raise DecodeError("the values came in the text format, though the binary one was asked for")
-        identity = event_id.hex()  # type: ignore[union-attr]
-        headers_text = None if headers is None else headers[1:].decode()  # type: ignore[index]
-        if headers_text is not None:
-            check_headers_text(headers_text)
-        return (
-            _I64(seq)[0],  # type: ignore[arg-type]
-            _I16(bucket)[0],  # type: ignore[arg-type]
-            Outgoing(
-                text(topic),
-                key,  # type: ignore[arg-type]
-                payload,  # type: ignore[arg-type]
-                f"{identity[:8]}-{identity[8:12]}-{identity[12:16]}-{identity[16:20]}-{identity[20:]}".encode(),
-                clock(_I64(created_at)[0]),  # type: ignore[arg-type]
-                text(kind),
-                text(type_),
-                _I32(schema_version)[0],  # type: ignore[arg-type]
-                text(content_type),
-                text(aggregate_type),
-                None if aggregate_id is None else aggregate_id.decode(),  # type: ignore[union-attr]
-                None if aggregate_version is None else _I64(aggregate_version)[0],  # type: ignore[arg-type]
-                headers_text,
-            ),
+        raw = (topic, kind, type_, version, content_type, aggregate_type)
+        topic, kind, type_, version, content_type, aggregate_type = fixed.get(raw) or decoded(raw)
+        h = hexlify(event_id)
+        columns = (
+            topic,
+            key,
+            payload,
+            b"-".join((h[:8], h[8:12], h[12:16], h[16:20], h[20:])),
+            clock(_I64(created_at)[0]),
+            kind,
+            type_,
+            version,
+            content_type,
+            aggregate_type,
+            None if aggregate_id is None else aggregate_id.decode(),
+            None if aggregate_version is None else _I64(aggregate_version)[0],
+            None if headers is None else headers[1:].decode(),
         )
+        return _I64(seq)[0], _I16(bucket)[0], new(Outgoing, columns)
 
     return read
 

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from struct import Struct
+from struct import error as StructError
 from typing import Any, Protocol
 
 from relevo.ids import bucket_of, foreign_id
 from relevo.message import Message
 from relevo.outgoing import Sendable
-from relevo.sources.wal.pgoutput import decode, decode_insert
-from relevo.sources.wal.protocol import Begin, Commit, DecodeError, Insert, Logical, Relation
+from relevo.sources.wal.pgoutput import decode, decode_begin, decode_commit, decode_insert
+from relevo.sources.wal.protocol import Decoded, DecodeError, Logical, Relation
 from relevo.sources.wal.rows import ReadRow, row_reader, time_writer
 from relevo.storage import emitting
 from relevo.storage.waling import Position
@@ -30,7 +31,7 @@ UNREADABLE_TOPIC = "relevo.unreadable"
 """Where a message is held of which not even the topic can be read."""
 _RAW_MAX = 20_000
 """Messages of the server looked at in one go, so that foreign traffic cannot keep the loop from other tasks."""
-_DATA, _KEEPALIVE, _INSERT = b"wkI"
+_DATA, _KEEPALIVE, _INSERT, _BEGIN, _COMMIT = b"wkIBC"
 _DATA_HEAD = 25
 _KEEP = Struct(">cQqB")
 _STATUS = Struct(">cQQQqB").pack
@@ -70,7 +71,8 @@ class Stream:
         self._table = table
         self._channel = channel
         self._readers: dict[int, ReadRow | None] = {}
-        self._transaction: Begin | None = None
+        self._open = False
+        self._committed_us = 0
         self._lsn = 0
         self._ordinal = 0
         self._fed = 0
@@ -83,7 +85,7 @@ class Stream:
     @property
     def between(self) -> bool:
         """Whether no transaction is half read."""
-        return self._transaction is None
+        return not self._open
 
     @property
     def ready(self) -> bool:
@@ -101,6 +103,8 @@ class Stream:
         """The next messages, at most so many, and none after ``bytes_max`` of payload."""
         self._run(messages_max, bytes_max - sum(len(message.payload or b"") for message in self._chunk.messages))
         chunk, self._chunk = self._chunk, Chunk()
+        if chunk.messages:
+            self.heard_at = time.monotonic()
         return chunk
 
     def after(self, chunk: Chunk) -> Position:
@@ -116,69 +120,84 @@ class Stream:
 
     def _run(self, messages_max: int, bytes_max: int) -> None:
         """Read into the chunk until a limit, or until nothing more is there."""
-        chunk, receive, fill = self._chunk, self._wire.receive, self._wire.fill
+        chunk, receive, start = self._chunk, self._wire.receive, self._start
+        messages, marks, readers = chunk.messages, chunk.marks, self._readers
         chunk.more = False
-        messages = chunk.messages
-        started = time.monotonic()
         for _ in range(_RAW_MAX):
             if len(messages) >= messages_max or bytes_max <= 0:
                 chunk.more = True
                 return
             data = receive()
             if data is None:
-                fill()
+                self._wire.fill()
                 data = receive()
                 if data is None:
                     return
-            self.heard_at = started
-            kind = data[0]
-            if kind == _DATA:
-                if len(data) <= _DATA_HEAD:
-                    raise DecodeError(f"a data message of {len(data)} bytes")
+            if data[0] != _DATA:
+                self._other(data)
+                continue
+            if len(data) <= _DATA_HEAD:
+                raise DecodeError(f"a data message of {len(data)} bytes")
+            kind = data[_DATA_HEAD]
+            if kind == _INSERT:
+                oid, row = decode_insert(data, _DATA_HEAD)
+                reader = readers[oid] if oid in readers else self._unknown(oid)
+                if reader is None:
+                    continue
+                if not self._open:
+                    raise DecodeError("a row outside of a transaction")
+                self._ordinal += 1
+                mark = (self._lsn, self._ordinal)
+                if mark <= start:
+                    continue
+                try:
+                    seq, bucket, message = reader(row)
+                except (ValueError, TypeError, AttributeError, StructError) as error:
+                    self._add_unreadable(data[_DATA_HEAD:], f"a row of the outbox cannot be read: {error}")
+                    continue
+                chunk.seqs.append(seq)
+                chunk.buckets.append(bucket)
+                messages.append(message)
+                marks.append(mark)
+                if message.payload is not None:
+                    bytes_max -= len(message.payload)
+            elif kind == _BEGIN:
+                self._lsn, self._committed_us = decode_begin(data, _DATA_HEAD)
+                self._open, self._ordinal = True, 0
+            elif kind == _COMMIT:
+                self._open = False
+                self.reached = max(self.reached, decode_commit(data, _DATA_HEAD))
+            else:
                 before = len(messages)
-                self._take(data[_DATA_HEAD:])
+                self._take(decode(data[_DATA_HEAD:]))
                 if len(messages) > before:
                     bytes_max -= len(messages[-1].payload or b"")
-            elif kind == _KEEPALIVE:
-                self._keepalive(data)
-            else:
-                raise DecodeError(f"0x{kind:02x} is no message of a replication stream")
         chunk.more = True
+
+    def _other(self, data: bytes) -> None:
+        if data[0] != _KEEPALIVE:
+            raise DecodeError(f"0x{data[0]:02x} is no message of a replication stream")
+        self._keepalive(data)
 
     def _keepalive(self, data: bytes) -> None:
         if len(data) != _KEEP.size:
             raise DecodeError(f"a keepalive of {len(data)} bytes")
         _, lsn, _, reply = _KEEP.unpack(data)
-        if self._transaction is None:
+        self.heard_at = time.monotonic()
+        if not self._open:
             self.reached = max(self.reached, lsn)
         if reply:
             self.confirm(0)
 
-    def _take(self, data: bytes) -> None:
-        if data[0] == _INSERT:
-            oid, row = decode_insert(data)
-            reader = self._readers[oid] if oid in self._readers else self._unknown(oid)
-            if reader is not None and self._counts():
-                try:
-                    self._add(*reader(row))
-                except (ValueError, TypeError, AttributeError) as error:
-                    self._add_unreadable(data, f"a row of the outbox cannot be read: {error}")
-            return
-        match decode(data):
-            case Begin() as begin:
-                self._transaction, self._lsn, self._ordinal = begin, begin.final_lsn, 0
-            case Commit(_, _, end_lsn):
-                self._transaction = None
-                self.reached = max(self.reached, end_lsn)
-            case Relation() as relation:
-                ours = (relation.namespace, relation.name) == self._table
-                self._readers[relation.oid] = row_reader(relation) if ours else None
+    def _take(self, message: Decoded) -> None:
+        match message:
+            case Relation():
+                ours = (message.namespace, message.name) == self._table
+                self._readers[message.oid] = row_reader(message) if ours else None
             case Logical(True, lsn, prefix, content) if prefix == self._channel and self._counts():
                 self._add_emitted(content, lsn)
             case Logical(False, _, prefix, _) if prefix == self._channel:
                 log.warning("a message emitted outside of a transaction was ignored: it could not be taken back")
-            case Insert():  # handled above
-                raise AssertionError
             case _:
                 pass  # changes, truncations, types and origins are nothing to the outbox
 
@@ -187,8 +206,8 @@ class Stream:
 
     def _counts(self) -> bool:
         """Count one of our messages; false where the position has it settled already."""
-        if self._transaction is None:
-            raise DecodeError("a row outside of a transaction")
+        if not self._open:
+            raise DecodeError("a message outside of a transaction")
         self._ordinal += 1
         return (self._lsn, self._ordinal) > self._start
 
@@ -200,9 +219,8 @@ class Stream:
         chunk.marks.append((self._lsn, self._ordinal))
 
     def _add_emitted(self, content: bytes, lsn: int) -> None:
-        assert self._transaction is not None
         try:
-            bucket, message = emitting.read(content, self._clock(self._transaction.committed_us))
+            bucket, message = emitting.read(content, self._clock(self._committed_us))
             self._add(-lsn, bucket, message)  # no row has such a number
         except ValueError as error:  # msgspec's errors are
             self._add_unreadable(content, f"an emitted message cannot be read: {error}")
