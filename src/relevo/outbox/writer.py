@@ -83,7 +83,8 @@ class Outbox:
 
         An ORM session is flushed first, so that ``seq`` is taken after the locks of your changes. ``topic`` and ``key``
         override the declaration (``key=None``: no order). ``aggregate_version``: your row's version, by which
-        inversions and gaps can be noticed. Headers carry trace, correlation and causation without being asked.
+        inversions and gaps can be noticed. One round trip; in a pipeline of psycopg's none of its own, and then the
+        database's errors surface where the pipeline is read next, at the commit at the latest. Headers carry trace, correlation and causation without being asked.
         ``at`` (an aware datetime) or ``after``: not before then by the database's clock; a relay moves it into the
         outbox when it is due, it takes its place in the order then, and until then ``cancel`` takes it back.
 
@@ -103,8 +104,8 @@ class Outbox:
     def add_many(self, handle: SyncHandle, events: Iterable[object]) -> list[UUID]: ...
 
     def add_many(self, handle: Any, events: Iterable[object]) -> Any:
-        """Add declared events in this order, hundreds per INSERT on PostgreSQL, by COPY on psycopg from
-        1,000 on; returns their ids.
+        """Add declared events in this order; returns their ids. One statement on PostgreSQL (up to 10,000 events or
+        8 MB each), by COPY on psycopg from 1,000 on.
 
         All are encoded and checked before the first is written. Raises as ``add`` does.
         """

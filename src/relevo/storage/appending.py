@@ -14,7 +14,7 @@ from relevo.message import Message
 from relevo.ports.database import Dialect
 from relevo.script import Script, Statement
 
-ROWS_MAX: Final[Mapping[Dialect, int]] = {"postgresql": 500, "sqlite": 1}
+ROWS_MAX: Final[Mapping[Dialect, int]] = {"postgresql": 10_000, "sqlite": 1}
 """Rows in one INSERT. SQLite runs inside this process, where a statement costs microseconds and no round trip, so rows
 go one by one there (its JSON arrays could not carry blobs anyway)."""
 

@@ -7,12 +7,17 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from relevo.catalog import pyformat
+from relevo.errors import NotInTransactionError
 from relevo.ports.database import Dialect
 from relevo.script import Ids, Rows
 from relevo.storage.handles.base import CallerHandle
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
+
+
+_ASK = (b"savepoint relevo_asks", b"release savepoint relevo_asks")
+"""Outside a transaction block, also in the implicit one of a pipeline, the server refuses a savepoint."""
 
 
 @cache
@@ -34,10 +39,19 @@ class PsycopgHandle(CallerHandle):
         return "postgresql"
 
     def commits_by_itself(self) -> bool:
-        from psycopg.pq import TransactionStatus
+        decided = _commits_by_itself(self._connection)
+        if decided is not None:
+            return decided
+        from psycopg import Cursor
+        from psycopg.errors import NoActiveSqlTransaction
 
-        connection = self._connection
-        return connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+        try:
+            for text in _ASK:
+                Cursor(self._connection).execute(text)
+            Cursor(self._connection).execute(b"select 1").fetchall()
+        except NoActiveSqlTransaction:
+            return True
+        return False
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         from psycopg import ClientCursor, Cursor
@@ -75,10 +89,24 @@ class AsyncPsycopgHandle(CallerHandle):
         return "postgresql"
 
     def commits_by_itself(self) -> bool:
-        from psycopg.pq import TransactionStatus
+        return _commits_by_itself(self._connection) is not False
 
-        connection = self._connection
-        return connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+    def refuse_autocommit(self) -> None:
+        if _commits_by_itself(self._connection):
+            raise NotInTransactionError  # what only the server knows is asked when awaited
+
+    async def arefuse_autocommit(self) -> None:
+        self.refuse_autocommit()
+        if _commits_by_itself(self._connection) is None:
+            from psycopg import AsyncCursor
+            from psycopg.errors import NoActiveSqlTransaction
+
+            try:
+                for text in _ASK:
+                    await AsyncCursor(self._connection).execute(text)
+                await (await AsyncCursor(self._connection).execute(b"select 1")).fetchall()
+            except NoActiveSqlTransaction:
+                raise NotInTransactionError from None
 
     async def aexecute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         from psycopg import AsyncClientCursor, AsyncCursor
@@ -99,6 +127,16 @@ class AsyncPsycopgHandle(CallerHandle):
         async with AsyncCursor(self._connection) as cursor, cursor.copy(sql.encode()) as copy:
             for row in rows:
                 await copy.write_row(row)
+
+
+def _commits_by_itself(connection: Connection[Any] | AsyncConnection[Any]) -> bool | None:
+    """``None``: in a pipeline with something under way the client cannot know."""
+    from psycopg.pq import TransactionStatus
+
+    if not connection.autocommit:
+        return False
+    status = connection.info.transaction_status
+    return None if status == TransactionStatus.ACTIVE else bool(status == TransactionStatus.IDLE)
 
 
 def _adapted(params: Mapping[str, Any]) -> Mapping[str, Any]:
