@@ -5,6 +5,7 @@ say: the planner's own choice cost 1.2 ms a poll, and more with every row."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -88,3 +89,28 @@ def test_a_late_set_of_many_pages_is_read_in_order(pg_database: str) -> None:
     plan = "\n".join(row[0] for row in rows)
     scans = [line for line in plan.splitlines() if "tx_seq_idx" in line and "actual" in line]
     assert any("rows=2000 " in line or "rows=2000.00 " in line for line in scans), plan
+
+
+def test_a_page_of_several_partitions_goes_by_their_indexes(pg_database: str) -> None:
+    """After retention cut the outbox: in order over all of them, and the main rows only where their numbers are."""
+    store = log_store(pg_database)
+    add = (
+        "insert into relevo_outbox (event_id, bucket, topic, type) "
+        "select gen_random_uuid(), n % 1024, 't', 'a.b' from generate_series(1, 2000) n"
+    )
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(add)
+        for step in ("relevo_cut_outbox(1000, 5000)", "relevo_prove_outbox_cut(1000)", "relevo_cut_outbox(1000, 5000)"):
+            connection.execute(f"select {step}".encode())
+        connection.execute(add)
+        (now, newest) = connection.execute(
+            "select pg_current_snapshot()::text, max(seq) from relevo_outbox"
+        ).fetchone() or ("", 0)
+        assert newest > 5000, "the first partition was cut off"
+        xmax = int(now.split(":")[1])
+        since = Cursor(f"{xmax - 3}:{xmax}:{xmax - 3},{xmax - 2}", newest - 100)
+        plan = explain(connection, page_statement(since, now), "force_custom_plan")
+    scans = [line.strip() for line in plan.splitlines() if re.search(r" on relevo_outbox_p\d", line)]
+    assert {re.search(r"p\d", line.split(" on ")[1]).group() for line in scans} == {"p0", "p1", "p2"}, plan  # type: ignore[union-attr]
+    assert all("Index Scan using" in line for line in scans) and "Seq Scan" not in plan, plan
+    assert [line for line in scans if "pkey" in line and "p0" in line] == [], plan
