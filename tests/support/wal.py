@@ -91,8 +91,8 @@ def wal_store(server: PrivatePostgres) -> Iterator[WalStore]:
 @pytest.fixture(scope="session")
 def wal_server(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivatePostgres]:
     """Of the tests' own: making a slot waits for every transaction of the server, also those of other tests.
-    (``postgres_url``: so that a missing PostgreSQL skips or fails as usual.) ``RELEVO_TEST_WAL_POSTGRES=18`` runs all of
-    it on the newer server that ``binaries()`` found."""
+    (``postgres_url``: so that a missing PostgreSQL skips or fails as usual.) ``RELEVO_TEST_WAL_POSTGRES=18``: the newer
+    server that ``binaries()`` found."""
     bin = binaries()[os.environ.get("RELEVO_TEST_WAL_POSTGRES", "usual")]
     with private_postgres(tmp_path_factory.mktemp("wal"), bin=bin) as server:
         yield server

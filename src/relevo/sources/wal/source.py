@@ -225,8 +225,8 @@ class WalSource:
             raise UnreachableError(f"the stream of {self._lease.slot} ended: {error} ({error.sqlstate})") from error
         except DecodeError as error:
             raise SchemaError(
-                f"the stream of the slot {self._lease.slot} cannot be read: {error}. Nothing was moved past; the table "
-                "can still be read with relay.source = 'mark' (relevo source move)"
+                f"the stream of the slot {self._lease.slot} cannot be read: {error}. Nothing was moved past. "
+                "Give table and publication their shape again, then run: relevo slot recover"
             ) from error
 
     async def _close(self) -> None:
