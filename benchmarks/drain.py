@@ -91,7 +91,8 @@ class Bench:
         }
         return sum(found.result(20).offset for found in self.admin.list_offsets(wanted).values())
 
-    def run(self, relay: Relay, pids: dict[str, int]) -> Result:
+    def run(self, relay: Relay, pids: dict[str, int], copies: int = 1) -> Result:
+        """``copies``: relay processes that share the work."""
         with self.prepared(relay) as (url, name, topics), tempfile.TemporaryDirectory() as folder:
             command = relay.command(url, self.bootstrap, name, self.events, Path(folder))
             database, broker = Processes([pids["postgres"]]), Processes([pids["kafka"]])
@@ -99,21 +100,28 @@ class Bench:
             environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
             started = time.monotonic()
             log = (Path(folder) / "log").open("wb")
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-            measured = Processes([process.pid])
+            running = [subprocess.Popen(command, env=environment, stdout=log, stderr=log) for _ in range(copies)]
+            measured = Processes([process.pid for process in running])
             try:
-                samples = self._watch(process, [measured, database, broker], topics, started, Path(folder) / "log")
+                samples = self._watch(running, [measured, database, broker], topics, started, Path(folder) / "log")
                 spent = measured.sample(), database.sample() - database_before, broker.sample() - broker_before
             finally:
-                process.terminate()
-                process.wait(30)
+                for process in running:
+                    process.terminate()
+                for process in running:
+                    process.wait(30)
             settled = relay.settled(url)
             if settled not in (None, self.events):
                 raise SystemExit(f"only {settled} of {self.events} events are settled: the run does not count")
         return self._result(samples, spent, measured.peak_rss_mb)
 
     def _watch(
-        self, process: subprocess.Popen[bytes], measured: list[Processes], topics: list[str], started: float, log: Path
+        self,
+        running: list[subprocess.Popen[bytes]],
+        measured: list[Processes],
+        topics: list[str],
+        started: float,
+        log: Path,
     ) -> list[tuple[float, int]]:
         samples = []
         while True:
@@ -123,7 +131,7 @@ class Bench:
             samples.append((time.monotonic() - started, count))
             if count >= self.events:
                 return samples
-            if process.poll() is not None and self.arrived(topics) < self.events:
+            if any(process.poll() is not None for process in running) and self.arrived(topics) < self.events:
                 raise SystemExit(f"the relay ended early with {count} events:\n{log.read_text()[-2000:]}")
             time.sleep(0.05)
 

@@ -83,10 +83,12 @@ class Outbox:
 
         An ORM session is flushed first, so that ``seq`` is taken after the locks of your changes. ``topic`` and ``key``
         override the declaration (``key=None``: no order). ``aggregate_version``: your row's version, by which
-        inversions and gaps can be noticed. One round trip; in a pipeline of psycopg's none of its own, and then the
-        database's errors surface where the pipeline is read next, at the commit at the latest. Headers carry trace, correlation and causation without being asked.
+        inversions and gaps can be noticed. Headers carry trace, correlation and causation without being asked.
         ``at`` (an aware datetime) or ``after``: not before then by the database's clock; a relay moves it into the
         outbox when it is due, it takes its place in the order then, and until then ``cancel`` takes it back.
+
+        One round trip; none of its own in a pipeline of psycopg's, and there the database's errors surface as the
+        driver's, where the pipeline is read next: at the commit at the latest.
 
         Raises ``RefusedError`` (with the path into the data), ``TooLargeError``, ``NotInTransactionError``,
         ``SchemaError`` (no table, no right, read-only); any other exception of the database is the driver's own, and
