@@ -34,6 +34,7 @@ def row(case: Case, folder: Path, request: pytest.FixtureRequest, record: Callab
             record(NAME, (str(case), result, f"{time.monotonic() - started:.1f}s"))
 
 
+@pytest.mark.soak  # a quarter of a minute: the table is told every ten seconds
 @pytest.mark.xdist_group("wal")
 def test_killed_before_the_position_is_saved(
     tmp_path: Path,

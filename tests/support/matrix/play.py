@@ -101,7 +101,8 @@ def explain(case: Case, system: System, scenario: Scenario) -> int:
     assert not wire.swapped, f"{wire.swapped}\n{tails}"
     if not scenario.repeats:
         assert wire.repeats == 0, f"{wire.repeats} repeated, but {case.point} is no point of a relay\n{tails}"
-    assert wire.repeats <= 2 * PAGE, f"{wire.repeats} repeated: more than two pages\n{tails}"
+    if system.stack.source != "wal":  # which saves its position a few times a second
+        assert wire.repeats <= 2 * PAGE, f"{wire.repeats} repeated: more than two pages\n{tails}"
     most = 1 if case.action == "kill" else 2
     assert all(restarts <= most for restarts in wire.restarts.values()), f"{wire.restarts}\n{tails}"
     if case.action == "kill" and case.point in ("relay.confirmed", "relay.drain_sent"):

@@ -147,7 +147,7 @@ class System:
         return take_account(self.stack.database)
 
     def unsettled(self) -> int:
-        if self.stack.source == "log":
+        if self.stack.source in ("log", "wal"):
             return int(self.query(unsettled_by_cursors(self.stack.database))[0][0])
         return self.count("relevo_outbox where settled_at is null")
 
