@@ -18,16 +18,32 @@ from relevo.message import Kind, Message, headers_bytes
 
 _NO_HEADERS: Mapping[str, str] = {}
 _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_texts = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def headers_from(text: str | None) -> Mapping[str, str]:
-    """Headers from their JSON text. Values that a trigger wrote as numbers or booleans become text."""
+    """Headers from their JSON text. Values that a trigger wrote as numbers or booleans become text. Raises
+    ``ValueError`` for what is no object, or beyond all bounds."""
     if text is None:
         return _NO_HEADERS
-    return {
-        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        for name, value in _decode_headers(text).items()
-    }
+    try:
+        return {
+            name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            for name, value in _decode_headers(text).items()
+        }
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def check_headers_text(text: str) -> None:
+    """Raise ``ValueError`` if ``headers_from`` would. Asked where a row is read: where it is sent it is too late."""
+    try:
+        _decode_texts(text)
+    except ValueError:
+        try:
+            headers_from(text)
+        except ValueError as error:
+            raise ValueError(f"the headers are no JSON object that can be read: {error}: {text:.40}") from None
 
 
 class _Columns(NamedTuple):
@@ -68,7 +84,7 @@ class Outgoing(_Columns):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Raises ``ValueError`` if what was written by hand is no object."""
+        """Whoever read the row asked ``check_headers_text``."""
         return headers_from(self.headers_text)
 
     def size_bytes(self) -> int:

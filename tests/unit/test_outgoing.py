@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from relevo import wire
 from relevo.message import Message
 from relevo.outgoing import Outgoing
+from relevo.storage.rows import page_reader
 
 SOURCE = b"urn:relevo:shop"
 _text = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -89,6 +90,18 @@ def test_fractions_of_a_second(text: bytes, microsecond: int) -> None:
     values: dict[str, Any] = {"id_text": str(UUID(int=1)).encode(), "time_text": text, "headers_text": None}
     row = row_of(Message(event_id=UUID(int=1), type="t", topic="t", payload=None, created_at=datetime.now(UTC)))
     assert row._replace(**values).created_at == datetime(2026, 11, 29, 22, 11, 0, microsecond, UTC)
+
+
+@pytest.mark.parametrize("text", ["[1]", "null", "{", f'{{"n": 1{"0" * 400}.5}}', f'{{"n": {"[" * 5000}{"]" * 5000}}}'])
+def test_headers_that_nobody_can_read_are_found_where_the_row_is_read(text: str) -> None:
+    """A trigger can write them; raised while a page is sent, they would stop every relay."""
+    row = row_of(Message(event_id=UUID(int=1), type="t", topic="t", payload=None, created_at=datetime.now(UTC)))
+    good, bad = (1, 2, *row._replace(headers_text='{"n": 7}')), (2, 2, *row._replace(headers_text=text))
+    found, unreadable = page_reader("postgresql")([good, bad])
+    assert list(unreadable) == [1]
+    assert found[0].headers == {"n": "7"}
+    assert "seq 2" in unreadable[1]
+    assert found[1].event_id == UUID(int=1)
 
 
 def test_the_fixed_part_is_not_shared_between_sources() -> None:

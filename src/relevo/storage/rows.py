@@ -9,7 +9,7 @@ from uuid import UUID
 
 from relevo.ids import foreign_id
 from relevo.message import Message
-from relevo.outgoing import Outgoing, Sendable, headers_from
+from relevo.outgoing import Outgoing, Sendable, check_headers_text, headers_from
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 
@@ -66,9 +66,8 @@ def message_reader(dialect: Dialect) -> Callable[[Sequence[Any]], Message]:
 
 def _sent_from(row: Sequence[Any]) -> Outgoing:
     """The table's types have checked everything but what the headers are."""
-    headers_text = row[12]
-    if headers_text is not None and not headers_text.startswith("{"):
-        raise ValueError(f"the headers are no JSON object: {headers_text:.40}")
+    if row[12] is not None:
+        check_headers_text(row[12])
     return Outgoing._make(row)
 
 
