@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from relevo.clients.sqlstate import explain
 from relevo.errors import UnreachableError
-from tests.support.relays import Store, running_relay
+from tests.support.relays import FakePublisher, Store, running_relay
 from tests.support.waiting import eventually
 
 
@@ -41,6 +42,29 @@ async def test_a_deadlock_ends_no_relay(store: Store, monkeypatch: pytest.Monkey
         for key in range(3):
             sent = relay.publisher.payloads(b"k%d" % key)
             assert list(dict.fromkeys(sent)) == list(range(key, 300, 3))
+
+
+async def test_a_deadlock_at_a_clean_stop_is_no_failure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last settlement loses: the relay ends as it was asked to, and the next one sends that page again."""
+    publisher = FakePublisher(gate=asyncio.Event())
+    async with running_relay(store, publisher) as relay:
+
+        async def loses(taken: Any, dispositions: Any) -> Any:
+            await relay.engine.source.release(taken)
+            raise Conflicted
+
+        monkeypatch.setattr(relay.engine.source, "settle", loses)
+        store.fill(30, keys=3)
+        await eventually(lambda: publisher.calls > 0, what="a page is with the broker")
+        relay.stop.set()
+        assert publisher.gate is not None
+        publisher.gate.set()
+        await asyncio.wait_for(relay.task, 30)
+    assert not relay.engine.flight
+    async with running_relay(store, publisher):
+        await eventually(lambda: store.unsettled() == 0, what="all settled")
+    for key in range(3):
+        assert list(dict.fromkeys(publisher.payloads(b"k%d" % key))) == list(range(key, 30, 3))
 
 
 @pytest.mark.parametrize("sqlstate", ["25P03", "25P04"])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from relevo.clients import database_for
+from relevo.ports.source import Disposition
 from relevo.relay.ownership import Ownership, fair_share
 from relevo.sources.mark.source import MarkSource
+from relevo.storage import laning
 from tests.support.relays import FakePublisher, Store, running_relay
 from tests.support.waiting import eventually
 
@@ -172,3 +175,47 @@ async def test_a_database_that_goes_away_is_waited_for(pg_store: Store) -> None:
 def test_one_relay_is_due_everything(lanes: int) -> None:
     me = uuid4()
     assert fair_share(me, [], lanes) == set(range(lanes))
+
+
+async def test_a_page_read_before_lanes_were_lost_and_won_again_is_not_sent(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAILURES row 11: while A waits for its page, B takes over, parks the key's first message and goes. A has lanes
+    again before it looks, not knowing what B held: the page is read again."""
+    store.fill(10, keys=1)
+    publisher = FakePublisher()
+    async with running_relay(store, publisher, tick_s=3600) as relay:
+        await eventually(lambda: store.unsettled() == 0, what="it runs")
+        source, ownership = relay.engine.source, relay.engine.ownership
+        real = source.take
+        read = []
+
+        async def late(*arguments: Any, **named: Any) -> Any:
+            taken = await real(*arguments, **named)
+            if taken and not read:
+                read.extend(taken.seqs)
+                await park_first(store, ownership)
+                await ownership.tick()
+                assert len(ownership.lanes) == 64
+            return taken
+
+        monkeypatch.setattr(source, "take", late)
+        store.fill(10, keys=1, start=10)
+        await eventually(lambda: store.unsettled() == 0, what="all settled")
+    assert len(read) == 10
+    assert publisher.payloads() == list(range(10))
+    assert store.outcomes() == {"published": 10, "held": 10}
+
+
+async def park_first(store: Store, owned: Ownership) -> None:
+    """Another relay takes ``owned``'s lanes over, parks the first message there is, and gives the lanes up."""
+    database, other = database_for(store.settings), uuid4()
+    await database.run(laning.release(owned.relay_id, owned.lanes))
+    lanes = await database.run(laning.acquire(other, list(range(64)), 5.0))
+    source = store.source(database, other, 5.0)
+    await source.assign(lanes)
+    taken = await source.take(100, 10**6)
+    back = {index: Disposition("back") for index in range(1, len(taken))}
+    await source.settle(taken, {0: Disposition("hold", "too large", "too_large"), **back})
+    await database.run(laning.release(other, lanes))
+    await database.aclose()

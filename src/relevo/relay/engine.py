@@ -107,7 +107,8 @@ class RelayEngine:
             await self._reassign()
         if self._pauses_due is not None:
             await self.flight.land_all()
-            self._follow(self._pauses_due)
+            if self._pauses_due is not None:  # else newer ones were followed as soon as the last page had landed
+                self._follow(self._pauses_due)
         if self.draining.due(self.flight.held):
             await self.flight.land_all()
             await self.draining.step(self.flight.held)
@@ -118,6 +119,11 @@ class RelayEngine:
             await self.flight.settled()
             await self.destinations.tell(self.database, self.ownership.relay_id)
             await self._idle(stop)
+            return
+        if self._assigned != self.ownership.version:
+            await self._abandon(
+                taken
+            )  # a lane may have been lost and won again meanwhile: what is held there may differ
             return
         if not self.ownership.may_send(set(taken.lanes)):
             await self._abandon(taken)
@@ -198,10 +204,18 @@ class RelayEngine:
         await self._pause(PROBE_BACKOFF.delay_s(self._failures), stop)
 
     async def _finish(self) -> None:
-        """Settle what is in flight; the lanes are given back by whoever owns the engine."""
-        with contextlib.suppress(UnreachableError):
+        """Settle what is in flight; the lanes are given back by whoever owns the engine. What cannot be settled now is
+        sent again by the next owner."""
+        try:
             await self.flight.at_rest()
             await self.draining.finish(self.flight.held)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            log.debug("not settled at the end: %s", error)
+            await self.flight.forget()
+            await self.draining.forget()
+        with contextlib.suppress(UnreachableError):
             await self.source.aclose()
 
     def paused(self) -> Collection[str]:
