@@ -466,7 +466,7 @@ async def test_a_slow_handler_leaves_its_batch_s_rest_for_the_next(store: Store)
     def handle(event: Event[OrderPlaced], tx: Any) -> None:
         runs[event.data.order_id] += 1
         insert(tx, event.data.order_id)
-        time.sleep(0.06)  # what is tested: a handler that takes its time
+        time.sleep(0.15)  # what is tested: a handler that takes its time
 
     broker.append(*(order(number, f"k{number}") for number in range(8)))
     async with running(consumer, store, broker):

@@ -27,8 +27,10 @@ from relevo.settings import ConsumerSettings
 from relevo.storage import inboxing
 from relevo.storage.transactions import PipelineError, Transactions
 
-AT_ONCE = 4
-"""Batches of one consumer under way at once: some wait for the database while another one's handlers run."""
+AT_ONCE = 3
+"""Batches under way at once: one waits for the database while another one's handlers run. More would be smaller."""
+SLOW_S = 0.001
+"""A handler that needs longer waits for something itself: then as many at once as there are threads or connections."""
 
 log = logging.getLogger("relevo.consumer")
 
@@ -48,22 +50,23 @@ class Group:
 def batches_of(consumer: Consumer, settings: ConsumerSettings, shared: Shared, subscription: Subscription) -> Batches:
     """As the consumer's code says, else as configured."""
     largest = settings.batch if consumer.batch is None else consumer.batch
-    return Batches(shared, subscription, largest=largest, at_once=AT_ONCE, pipeline=consumer.pipeline)
+    slots = settings.threads, settings.connections_max
+    return Batches(shared, subscription, largest=largest, slots=slots, pipeline=consumer.pipeline)
 
 
 class Batches:
     """The ``Grouping`` of one consumer's messages, and how a batch runs. Never raises but for cancellation and bugs.
 
-    ``largest``: messages in one transaction. ``at_once``: such transactions at once. ``pipeline``: whether statements
-    may go out in the driver's pipeline.
+    ``largest``: messages in one transaction. ``slots``: transactions at once, in threads and on the loop. ``pipeline``:
+    whether statements may go out in the driver's pipeline.
     """
 
     def __init__(
-        self, shared: Shared, subscription: Subscription, *, largest: int, at_once: int, pipeline: bool
+        self, shared: Shared, subscription: Subscription, *, largest: int, slots: tuple[int, int], pipeline: bool
     ) -> None:
         self._shared = shared
         self._subscription = subscription
-        self._at_once = at_once
+        self._slots = slots
         self._pipeline = pipeline
         self._size = Size(largest)
         self._costs = Costs()
@@ -102,7 +105,10 @@ class Batches:
 
     def at_once(self, group: object) -> int:
         assert isinstance(group, Group)
-        return 1 if group.transactions.dialect == "sqlite" else self._at_once
+        if group.transactions.dialect == "sqlite":
+            return 1
+        slots = self._slots[group.transactions.is_async]
+        return slots if self._costs.slowest > SLOW_S else min(AT_ONCE, slots)
 
     async def run(self, items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
         """Those that are done, to be settled, and those that have to run again, in their order."""

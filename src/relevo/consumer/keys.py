@@ -42,7 +42,9 @@ class KeyQueues(Generic[I]):
         self._on_failure = on_failure
         self._queues: dict[Hashable, deque[I]] = {}
         self._ready: dict[Hashable, None] = {}
-        """Keys with items of which none is under way, the longest waiting first."""
+        """Keys with items of which none is under way, not looked at yet."""
+        self._waiting: dict[Hashable, deque[Hashable]] = {}
+        """Such keys by the group of their first item, until there is room for another batch."""
         self._under_way: dict[Hashable, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
@@ -76,6 +78,11 @@ class KeyQueues(Generic[I]):
                 queue.extend(keep)
         for key in [key for key in self._ready if not self._queues[key]]:
             del self._ready[key], self._queues[key]
+        for keys in self._waiting.values():
+            empty = [key for key in keys if not self._queues[key]]
+            for key in empty:
+                keys.remove(key)
+                del self._queues[key]
         self._count -= len(out)
         if self._count == 0:
             self._drained.set()
@@ -94,11 +101,15 @@ class KeyQueues(Generic[I]):
         await asyncio.gather(*tasks, return_exceptions=True)
         self._queues.clear()
         self._ready.clear()
+        self._waiting.clear()
         self._count = 0
         self._drained.set()
 
     def _make_ready(self, key: Hashable) -> None:
         self._ready[key] = None
+        self._wake()
+
+    def _wake(self) -> None:
         if not self._going:
             self._going = True
             asyncio.get_running_loop().call_soon(self._go)
@@ -109,38 +120,43 @@ class KeyQueues(Generic[I]):
         if self._closed:
             return
         ready, self._ready = self._ready, {}
-        groups: dict[Hashable, deque[Hashable]] = {}
         for key in ready:
             group = None if self._grouping is None else self._grouping.of(self._queues[key][0])
             if group is None:
                 self._start(self._run_one(key))
             else:
-                groups.setdefault(group, deque()).append(key)
-        for group, keys in groups.items():
+                self._waiting.setdefault(group, deque()).append(key)
+        for group, keys in self._waiting.items():
             assert self._grouping is not None
             while keys and self._under_way.get(group, 0) < self._grouping.at_once(group):
                 items, taken = self._form(group, keys)
-                if len(items) == 1:
-                    self._queues[taken[0]].appendleft(items[0])
-                    self._start(self._run_one(taken[0]))
-                else:
+                if len(items) > 1:
                     self._under_way[group] = self._under_way.get(group, 0) + 1
                     self._start(self._run_many(group, items, taken))
-            self._ready.update(dict.fromkeys(keys))
+                elif items:
+                    self._queues[taken[0]].appendleft(items[0])
+                    self._start(self._run_one(taken[0]))
 
     def _form(self, group: Hashable, keys: deque[Hashable]) -> tuple[list[I], list[Hashable]]:
-        """The next batch, and for each of its items the key. Keys of which nothing fits are left in ``keys``."""
+        """The next batch, and for each of its items the key. What fits no more stays in ``keys``."""
         assert self._grouping is not None
-        key = keys.popleft()
-        items, taken = [self._queues[key].popleft()], [key]
-        while True:
+        items: list[I] = []
+        taken: list[Hashable] = []
+        while keys:
+            key = keys[0]
             queue = self._queues[key]
+            if self._grouping.of(queue[0]) is not group:
+                self._make_ready(keys.popleft())  # it was paused, or is given back
+                continue
+            if items and not self._grouping.fits(items, queue[0]):
+                break
+            keys.popleft()
+            items.append(queue.popleft())
+            taken.append(key)
             while queue and self._grouping.of(queue[0]) is group and self._grouping.fits(items, queue[0]):
                 items.append(queue.popleft())
                 taken.append(key)
-            if not keys or not self._grouping.fits(items, self._queues[keys[0]][0]):
-                return items, taken
-            key = keys.popleft()
+        return items, taken
 
     def _start(self, running: Awaitable[None]) -> None:
         task = asyncio.ensure_future(running)
@@ -181,9 +197,8 @@ class KeyQueues(Generic[I]):
                 else:
                     self._count -= 1
             self._free(dict.fromkeys(keys))
-            if self._ready and not self._going:  # others of the group may have waited for its turn
-                self._going = True
-                asyncio.get_running_loop().call_soon(self._go)
+            if self._waiting.get(group):
+                self._wake()
 
     def _drop(self, key: Hashable) -> None:
         queue = self._queues[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from time import monotonic
 
-BUDGET_S = 0.1
+BUDGET_S = 0.25
 """How long the handlers of one batch may take together: its rows are locked, and its keys wait, so long."""
 UNKNOWN_S = 0.005
 """What a handler is taken to need before it was seen: the first batches are small."""
@@ -62,6 +62,10 @@ class Costs:
 
     def of(self, handler: Hashable) -> float:
         return self._seconds.get(handler, UNKNOWN_S)
+
+    @property
+    def slowest(self) -> float:
+        return max(self._seconds.values(), default=UNKNOWN_S)
 
     def took(self, handler: Hashable, seconds: float) -> None:
         seconds = min(seconds, BUDGET_S)
