@@ -104,6 +104,8 @@ def explain(case: Case, system: System, scenario: Scenario) -> int:
     if system.stack.source != "wal":  # which saves its position a few times a second
         assert wire.repeats <= 2 * PAGE, f"{wire.repeats} repeated: more than two pages\n{tails}"
     most = 1 if case.action == "kill" else 2
+    if system.stack.source == "wal":  # beside what a crash repeats, the broker may have been slow for a moment
+        most += 1
     assert all(restarts <= most for restarts in wire.restarts.values()), f"{wire.restarts}\n{tails}"
     if case.action == "kill" and case.point in ("relay.confirmed", "relay.drain_sent"):
         assert wire.repeats > 0, "killed between the confirmation and the settlement: it must be there again"
