@@ -9,6 +9,7 @@ import pytest
 
 from relevo.clients import database_for
 from relevo.ids import bucket_of, uuid7
+from relevo.outcome import Unconfirmed
 from relevo.storage import pausing
 from relevo.storage.pausing import Target
 from tests.support.relays import FakePublisher, Running, Store, running_relay
@@ -119,3 +120,38 @@ async def test_a_pause_is_audited_and_made_once(store: Store) -> None:
         ("ann@host", "consumer.pause", "the bank is closed"),
         ("bob@host", "consumer.resume", "open again"),
     ]
+
+
+async def test_pauses_that_change_while_the_last_page_is_settled(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look comes while pages are under way, the next while the last of them is being settled: the newer counts, and
+    the relay goes on."""
+    store.fill(20)
+    refused = [15]
+    publisher = FakePublisher(
+        lambda message: Unconfirmed("no word") if int(message.payload or b"") in refused else None
+    )
+    slow = Target("destination", "shop.slow", topic="shop.slow")
+    paused = await pause(store, slow)
+    nothing = await pause(store, slow, resume=True)
+    async with running_relay(store, publisher, batch_max=10) as running:
+        engine = running.engine
+        take, settle = engine.source.take, engine.source.settle
+        waiting = [nothing, paused]
+
+        async def taking(*arguments: Any, **named: Any) -> Any:
+            taken = await take(*arguments, **named)
+            if engine.flight and len(waiting) == 2:
+                engine.take_pauses(waiting.pop())
+            return taken
+
+        async def settling(taken: Any, dispositions: Any) -> Any:
+            if dispositions and not engine.flight and waiting:
+                refused.clear()
+                engine.take_pauses(waiting.pop())
+            return await settle(taken, dispositions)
+
+        monkeypatch.setattr(engine.source, "take", taking)
+        monkeypatch.setattr(engine.source, "settle", settling)
+        await eventually(lambda: running.task.done() or store.unsettled() == 0, what="everything was sent")
+        assert not running.task.done()
+        assert not waiting and not engine.paused()

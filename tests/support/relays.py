@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 from relevo.brokers.refusals import BEHIND, Refusals
 from relevo.clients import database_for
 from relevo.clients.sqlite import sqlite_path
+from relevo.errors import UnreachableError
 from relevo.ids import bucket_of, uuid7
 from relevo.message import Message
 from relevo.outcome import Accepted, PublishOutcome
@@ -206,7 +207,8 @@ async def running_relay(
         while True:
             await asyncio.sleep(tick_s)
             version = ownership.version
-            await ownership.tick()
+            with contextlib.suppress(UnreachableError):
+                await ownership.tick()
             if ownership.version != version:
                 engine.wake.set()
 

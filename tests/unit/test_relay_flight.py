@@ -12,15 +12,15 @@ from uuid import UUID
 
 import pytest
 
-from relevo.brokers.refusals import BEHIND
 from relevo.message import Message
-from relevo.outcome import PublishOutcome, Rejected, Unconfirmed
+from relevo.outcome import PublishOutcome, Rejected
 from relevo.policy import Policy
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
 from relevo.relay.counters import Counters
 from relevo.relay.dispositions import KeyName
 from relevo.relay.flight import PAGES, Flight
 from relevo.relay.pausing import RelayPauses
+from tests.support.pipelined import Pipelined
 from tests.support.relays import FakePublisher
 
 PAGE = 5
@@ -90,44 +90,6 @@ class Slow(FakePublisher):
         outcomes = await super()._publish(number, messages)
         for _ in range(self.chance.choice((0, 0, 1, 3, 9))):
             await asyncio.sleep(0)
-        return outcomes
-
-
-class Pipelined(FakePublisher):
-    """As Kafka's: refuses what ``bad`` names when it is handed over; later, now and then, the broker takes nothing more
-    of a call and of all that was handed over behind it by then."""
-
-    def __init__(self, chance: random.Random, bad: set[int]) -> None:
-        super().__init__()
-        self.chance, self.bad = chance, bad
-        self._last: asyncio.Future[bool] | None = None
-
-    async def _publish(self, number: int, messages: Any) -> Mapping[int, PublishOutcome]:
-        outcomes: dict[int, PublishOutcome] = {}
-        handed: list[int] = []
-        for index, message in enumerate(messages):
-            if self._refusals.closed(number, (message.topic, message.key)):
-                outcomes[index] = BEHIND
-            elif int(message.payload) in self.bad:
-                outcomes[index] = Rejected("message_too_large", "no")
-            else:
-                handed.append(index)
-                continue
-            self._refusals.refuse(number, (message.topic, message.key))
-        last, self._last = self._last, asyncio.get_running_loop().create_future()
-        mine = self._last
-        broken = last is not None and not last.done() and await last
-        for _ in range(self.chance.choice((0, 1, 3, 9))):
-            await asyncio.sleep(0)
-        taken = 0 if broken else len(handed)
-        if not broken and self.chance.random() < 0.2:
-            taken = self.chance.randrange(len(handed) + 1)
-        for index in handed[:taken]:
-            self.log.append(messages[index])
-        for index in handed[taken:]:
-            outcomes[index] = Unconfirmed("taken back")
-            self._refusals.refuse(number, (messages[index].topic, messages[index].key))
-        mine.set_result(broken or taken < len(handed))
         return outcomes
 
 
