@@ -9,7 +9,7 @@ causation ids, the user's own) travels under its own name.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 from uuid import UUID
@@ -22,6 +22,9 @@ Headers = Sequence[tuple[str, bytes]]
 
 REPLACEMENT = "\ufffd"
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
+BOUNDED: Final = 6
+"""So many headers every message has; together they are below 2,000 bytes. More of them may be of any size."""
+
 _FIXED_MAX: Final = 10_000
 _fixed: dict[tuple[bytes, Any], Headers] = {}
 """What all messages of a type have in common, encoded once."""
@@ -30,22 +33,25 @@ _fixed: dict[tuple[bytes, Any], Headers] = {}
 def encode(message: Sendable, source: bytes) -> list[tuple[str, bytes]]:
     """Headers for ``message``; ``source`` is the CloudEvents source (``urn:relevo:shop``), encoded by the caller."""
     fixed: tuple[Any, ...]
+    others: Mapping[str, str] | None
     if type(message) is Outgoing:
         id_text, time_text = message.id_text, message.time_text
         fixed = cast("tuple[Any, ...]", message[FIXED])
+        others = message.headers if message.headers_text is not None else None
     else:
         id_text, time_text = str(message.event_id).encode(), message.created_at.isoformat().encode()
         fixed = (
             *(message.kind, message.type, message.schema_version),
             *(message.content_type, message.aggregate_type),
         )
+        others = message.headers
     headers = [("ce_id", id_text), ("ce_time", time_text), *(_fixed.get((source, fixed)) or _make_fixed(source, fixed))]
     if message.aggregate_id is not None:
         headers.append(("ce_aggregateid", message.aggregate_id.encode()))
     if message.aggregate_version is not None:
         headers.append(("ce_aggregateversion", str(message.aggregate_version).encode()))
-    if message.headers:
-        headers.extend((name, value.encode()) for name, value in message.headers.items())
+    if others:
+        headers.extend((name, value.encode()) for name, value in others.items())
     return headers
 
 

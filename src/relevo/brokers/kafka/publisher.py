@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from relevo import wire
 from relevo.brokers.kafka import CAPABILITIES
 from relevo.brokers.kafka.admin import Topic, Topics
+from relevo.brokers.kafka.failures import Failure, locate
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.brokers.kafka.outcomes import classify
 from relevo.brokers.kafka.reports import Reports, too_large
@@ -116,7 +116,7 @@ class KafkaPublisher:
                 call.sent_all(sent)
         await call.done
         del self._calls[number]
-        if call.failed:
+        if call.failed or call.silent:
             await self._explain(call)
         if self._suspects.some:
             self._suspects.cleared(messages, call.outcomes)
@@ -133,7 +133,7 @@ class KafkaPublisher:
         for index in indices:
             message = messages[index]
             topic, key, payload = message.topic, message.key, message.payload
-            if refusals.some and key is not None and refusals.closed(call.number, (topic, key)):
+            if key is not None and refusals.some and refusals.closed(call.number, (topic, key)):
                 self._not_sent(call, index, BEHIND)
                 continue
             known = topics[topic]
@@ -142,14 +142,14 @@ class KafkaPublisher:
                 continue
             headers = encode(message, source)
             size = len(payload or b"") + len(key or b"")
-            if size + small > known.limit_bytes or message.headers or message.aggregate_id:
+            if size + small > known.limit_bytes or len(headers) > wire.BOUNDED:
                 size = record_bytes(message, headers)
                 if size > known.limit_bytes:
                     self._not_sent(call, index, too_large(size, known))
                     continue
             while sender.broken is None:
                 try:
-                    produce(topic, payload, key, on_delivery=partial(report, index), headers=headers)
+                    produce(topic, payload, key, on_delivery=report, headers=headers)
                 except BufferError:
                     await asyncio.sleep(FULL_PAUSE_S)  # ends when there is room, or when the watcher gives up
                 except confluent().KafkaException as error:
@@ -229,12 +229,14 @@ class KafkaPublisher:
                 self._break(oldest.sender, Unavailable(f"no confirmation for {timeout_s:g} s{why}"), oldest)
             await asyncio.sleep(min(timeout_s / 10, 0.25))
 
-    def _failed(self, call: Call, index: int) -> None:
+    def _failed(self, call: Call, failure: Failure) -> None:
         """In the producer's thread: a message was not delivered. Close its key at once; tidy up on the loop."""
-        self._refuse(call, index)
+        if failure.key is not None:
+            self._refusals.refuse(call.number, (failure.topic, failure.key))
         if call.sender.broken is None:
-            name, reason = call.failed[-1][1:]
-            outcome = Unconfirmed(f"taken back, since the broker refused another message ({name}: {reason})")
+            outcome = Unconfirmed(
+                f"taken back, since the broker refused another message ({failure.name}: {failure.text})"
+            )
             self._break_from_thread(call.sender, outcome)
 
     def _fatal(self, sender: Sender, reason: str) -> None:
@@ -269,10 +271,10 @@ class KafkaPublisher:
                     log.error("the Kafka client did not account for all messages; they count as unconfirmed")
             for call in calls:
                 if not call.done.done():
-                    call.failed = [(index, "_PURGE_INFLIGHT", "") for index in range(len(call.messages))]
+                    call.silent = True
                     call.done.set_result(None)
             if oldest is not None:
-                sender.stuck_topics = {oldest.messages[index].topic for index, *_ in oldest.failed}
+                sender.stuck_topics = {failure.topic for failure in oldest.failed}
             await asyncio.to_thread(sender.close)
         finally:
             if self._sender is sender:
@@ -282,5 +284,14 @@ class KafkaPublisher:
     async def _explain(self, call: Call) -> None:
         sender = call.sender
         await asyncio.shield(sender.replaced)  # a failed report always leads there
-        for index, name, reason in call.failed:
-            call.outcomes[index] = await self._reports.outcome(sender, call.messages[index], name, reason)
+        for index, failure in self._failures(call):
+            call.outcomes[index] = await self._reports.outcome(sender, call.messages[index], failure.name, failure.text)
+
+    def _failures(self, call: Call) -> list[tuple[int, Failure]]:
+        if not call.silent:
+            return list(locate(call.messages, call.failed, frozenset(call.outcomes)))
+        return [
+            (index, Failure(message.topic, message.key, message.payload, "_PURGE_INFLIGHT", ""))
+            for index, message in enumerate(call.messages)
+            if index not in call.outcomes
+        ]

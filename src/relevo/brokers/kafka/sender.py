@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from relevo.brokers.kafka.failures import Failure
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.clients.confluent import confluent, log, make
 from relevo.outcome import PublishOutcome
@@ -22,25 +23,39 @@ class Call:
     the other is through.
     """
 
-    __slots__ = ("_expected", "_loop", "done", "failed", "messages", "number", "outcomes", "reported", "sender")
+    __slots__ = (
+        "_expected",
+        "_loop",
+        "done",
+        "failed",
+        "messages",
+        "number",
+        "outcomes",
+        "reported",
+        "sender",
+        "silent",
+    )
 
     def __init__(self, number: int, messages: list[Sendable], sender: Sender) -> None:
         self.number = number
         self.messages = messages
         self.sender = sender
         self.outcomes: dict[int, PublishOutcome] = {}
-        self.failed: list[tuple[int, str, str]] = []
-        """(index, name of the error, its text), in the order reported."""
+        self.failed: list[Failure] = []
+        """In the order reported."""
+        self.silent = False
+        """Given up on: what was handed over and not reported counts as failed."""
         self.reported = 0
         self._expected = -1
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
 
-    def report(self, index: int, error: Any, _message: Any) -> None:
+    def report(self, error: Any, message: Any) -> None:
         """A delivery report, in the sender's thread."""
         if error is not None:
-            self.failed.append((index, error.name(), error.str()))
-            self.sender.failed(self, index)
+            failure = Failure(message.topic(), message.key(), message.value(), error.name(), error.str())
+            self.failed.append(failure)
+            self.sender.failed(self, failure)
         self.reported += 1
         if self.reported == self._expected:
             _tell(self._loop, self._finish)
@@ -64,7 +79,7 @@ class Sender:
         options: KafkaOptions,
         batch_bytes: int,
         one_by_one: bool,
-        on_failure: Callable[[Call, int], None],
+        on_failure: Callable[[Call, Failure], None],
         on_fatal: Callable[[Sender, str], None],
         replaced: asyncio.Future[None],
     ) -> None:
