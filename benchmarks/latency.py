@@ -183,10 +183,9 @@ def _follow(
     with get_context("spawn").Pool(1) as pool:
         found: Future[dict[int, float]] = Future()
         pool.apply_async(writer, job, callback=found.set_result, error_callback=found.set_exception)
-        begun = time.monotonic()
         result.percent[rate] = _percent(relay_cpu, lambda: _until(found.done, alive, seconds + PATIENCE_S))
         committed = found.result(1)
-    took = max(committed.values()) - begun
+    took = max(committed.values()) - min(committed.values())
     _until(lambda: all(number in watch.seen for number in committed), alive)
     counted = [number for number in committed if number >= first + rate * WARM_S]
     late = sorted((watch.seen[n] - committed[n]) * 1000 for n in counted if n in watch.seen)

@@ -90,3 +90,10 @@ def test_retention(pg_database: str, tmp_path: Path) -> None:
     """Purges on SQLite, partitions on PostgreSQL: everything typed works, and prints what the page shows."""
     with Reader(tmp_path, {"postgresql://shop:secret@localhost/shop": pg_database}) as reader:
         assert reader.follow(DOCS / "how-to" / "keep-the-tables-small.md") >= 5
+
+
+@pytest.mark.xdist_group("heavy")
+def test_measure_your_own(tmp_path: Path) -> None:
+    """A small bench on SQLite and the embedded broker: refused, foretold, done."""
+    with Reader(tmp_path) as reader:
+        assert reader.follow(DOCS / "how-to" / "measure-your-own.md") >= 4

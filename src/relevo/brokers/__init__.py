@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from relevo.errors import ConfigError
 from relevo.ports.broker import Broker, BrokerCapabilities
@@ -18,20 +18,28 @@ ADAPTERS: Final[Mapping[str, str]] = {
     "amqp": "relevo.brokers.rabbitmq",
     "amqps": "relevo.brokers.rabbitmq",
 }
-"""Scheme to package. The package has ``NAME``, ``CAPABILITIES`` and ``open_broker(url, options)``; importing it loads
-no third-party client."""
+"""Scheme to package. The package has ``NAME``, ``CONFIRMS``, ``CAPABILITIES`` and ``open_broker(url, options)``;
+importing it loads no third-party client."""
 
 
 def broker_for(url: str, options: Options | None = None) -> Broker:
     """The broker at ``url``; connects to nothing. Raises ``ConfigError`` for an unknown scheme or option,
     ``MissingExtraError`` when the broker's client is not installed."""
+    return cast(Broker, _adapter(url).open_broker(url, dict(options or {})))
+
+
+def confirms(url: str) -> str:
+    """When a send counts at this broker, in words. Raises ``ConfigError`` for an unknown scheme."""
+    return str(_adapter(url).CONFIRMS)
+
+
+def _adapter(url: str) -> Any:
     scheme, colon, _ = url.partition(":")
     package = ADAPTERS.get(scheme)
     if package is None or not colon:
         known = ", ".join(f"{name}:" for name in sorted(ADAPTERS))
         raise ConfigError(f"broker.url {redact(url)!r} has no scheme Relevo knows; known are {known}")
-    adapter = importlib.import_module(package)
-    return cast(Broker, adapter.open_broker(url, dict(options or {})))
+    return importlib.import_module(package)
 
 
 def capabilities_table() -> str:

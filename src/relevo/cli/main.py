@@ -23,10 +23,12 @@ COMMANDS = {
     "status": ("relevo.cli.status", "What is pending, who works, what is paused or held."),
     "parked": ("relevo.cli.parked", "Held keys: list, show, redrive, skip, discard, edit."),
     "jobs": ("relevo.cli.jobs", "Long acts of operators: list them, end one for good."),
+    "source": ("relevo.cli.source", "How the outbox is read: move between 'mark' and 'log' under load."),
     "slot": ("relevo.cli.slot", "The replication slot of the source 'wal': create, check, recover, drop."),
     "pause": ("relevo.cli.pause", "Stop a destination, topic, consumer, lane or key, and say why."),
     "resume": ("relevo.cli.resume", "Let it go on."),
     "purge": ("relevo.cli.purge", "Delete or archive what is old, in small batches."),
+    "bench": ("relevo.cli.bench", "Measure your own database and broker: append, drain, latency."),
     "demo": ("relevo.cli.demo", "Lose nothing while the relay is killed, on this machine."),
 }
 

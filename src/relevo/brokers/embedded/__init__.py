@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from relevo.brokers.embedded.broker import EmbeddedBroker
 
 NAME: Final = "Embedded"
+CONFIRMS: Final = "it is on disk (synchronous = full)"
+"""When a send counts."""
 CAPABILITIES: Final = BrokerCapabilities(
     prefix_safe=True,
     ordered_by_key=True,

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from relevo.brokers.kafka.broker import KafkaBroker
 
 NAME: Final = "Kafka"
+CONFIRMS: Final = "all replicas in sync have it (acks=all, idempotent)"
+"""When a send counts."""
 CAPABILITIES: Final = BrokerCapabilities(
     prefix_safe=True,
     ordered_by_key=True,

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from relevo.brokers.rabbitmq.broker import RabbitBroker
 
 NAME: Final = "RabbitMQ"
+CONFIRMS: Final = "the queue's quorum has it (publisher confirms)"
+"""When a send counts."""
 MESSAGE_BYTES_MAX: Final = 16_777_216
 """RabbitMQ 4's ``max_message_size``; 3.x takes more."""
 CAPABILITIES: Final = BrokerCapabilities(
