@@ -188,9 +188,10 @@ async def test_a_page_read_before_lanes_were_lost_and_won_again_is_not_sent(
         await eventually(lambda: store.unsettled() == 0, what="it runs")
         source, ownership = relay.engine.source, relay.engine.ownership
         real = source.take
-        read = []
+        read, asked = [], asyncio.Event()
 
         async def late(*arguments: Any, **named: Any) -> Any:
+            asked.set()
             taken = await real(*arguments, **named)
             if taken and not read:
                 read.extend(taken.seqs)
@@ -200,11 +201,30 @@ async def test_a_page_read_before_lanes_were_lost_and_won_again_is_not_sent(
             return taken
 
         monkeypatch.setattr(source, "take", late)
+        await asyncio.wait_for(asked.wait(), 30)  # the poll that was under way saw nothing
         store.fill(10, keys=1, start=10)
         await eventually(lambda: store.unsettled() == 0, what="all settled")
     assert len(read) == 10
     assert publisher.payloads() == list(range(10))
     assert store.outcomes() == {"published": 10, "held": 10}
+
+
+async def test_lanes_won_again_while_a_page_of_theirs_is_under_way_are_kept(store: Store) -> None:
+    """FAILURES row 11: the page is of the epoch that was lost, so nothing of it is settled. They are ours at a
+    new epoch, and the page goes out again without waiting for a lease."""
+    publisher = FakePublisher(gate=asyncio.Event())
+    assert publisher.gate is not None
+    store.fill(10, keys=1)
+    async with running_relay(store, publisher, tick_s=3600, lease_s=3600) as relay:
+        await eventually(lambda: publisher.calls > 0, what="a page is with the broker")
+        ownership = relay.engine.ownership
+        await relay.database.run(laning.release(ownership.relay_id, ownership.lanes))
+        await ownership.tick()
+        assert len(ownership.lanes) == 64
+        publisher.gate.set()
+        await eventually(lambda: store.unsettled() == 0, what="all settled")
+        assert len(ownership.lanes) == 64
+    assert publisher.payloads() == [*range(10), *range(10)]
 
 
 async def park_first(store: Store, owned: Ownership) -> None:

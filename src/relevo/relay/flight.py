@@ -77,6 +77,8 @@ class Flight:
     paused: Callable[[], Collection[str]] = tuple
     """Topics nothing is sent to now."""
     held: set[KeyName] = field(default_factory=set)
+    reading: Mapping[int, int] = field(default_factory=dict)
+    """The lanes that pages come from, with the epochs they were assigned at."""
     _back: set[KeyName] = field(default_factory=set)
     """Keys of which a page gave something back that the pages still under way were launched behind."""
     _pages: deque[Page] = field(default_factory=deque)
@@ -244,6 +246,7 @@ class Flight:
         self.counters.published += max(0, settled.count - (len(actions) - back))
         self.held -= set(settled.live)
         self._back |= set(settled.live)
-        if settled.lost:
-            self.ownership.lose(settled.lost)
+        if settled.lost:  # but for those that were won again meanwhile: they are ours, at another epoch
+            ours = self.ownership.lanes
+            self.ownership.lose([lane for lane in settled.lost if ours.get(lane) == self.reading.get(lane)])
         probe("relay.settled")
