@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from relevo.catalog import pyformat
+from relevo.catalog import numbered, pyformat
 from relevo.errors import NotInTransactionError
 from relevo.ports.database import Dialect
 from relevo.script import Ids, Rows
@@ -23,6 +23,12 @@ _ASK = (b"savepoint relevo_asks", b"release savepoint relevo_asks")
 @cache
 def _text(sql: str) -> bytes:
     return pyformat(sql).encode()
+
+
+@cache
+def _numbered(sql: str) -> tuple[bytes, list[str]]:
+    text, names = numbered(sql)
+    return text.encode(), names
 
 
 class PsycopgHandle(CallerHandle):
@@ -54,14 +60,19 @@ class PsycopgHandle(CallerHandle):
         return False
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
-        from psycopg import ClientCursor, Cursor
-        from psycopg.rows import tuple_row
-
-        # A client-side cursor may be there for a pooler's sake; a raw one would want $1 instead of names.
-        kind = ClientCursor if issubclass(self._connection.cursor_factory, ClientCursor) else Cursor
-        with kind(self._connection, row_factory=tuple_row) as cursor:
-            cursor.execute(_text(sql), _adapted(params))
-            return cursor.fetchall() if cursor.description or _pending(self._connection, sql) else []
+        raw, client, rows = _cursors()
+        connection = self._connection
+        # A client-side cursor may be there for a pooler's sake. Else a raw one: no names to be put in order.
+        if issubclass(connection.cursor_factory, client):
+            cursor = client(connection, row_factory=rows)
+            cursor.execute(_text(sql), {name: _literal(value) for name, value in params.items()})
+        else:
+            text, names = _numbered(sql)
+            cursor = raw(connection, row_factory=rows)
+            cursor.execute(text, [_literal(params[name]) for name in names])
+        fetched: Rows = cursor.fetchall() if cursor.description or _pending(connection, sql) else []
+        cursor.close()
+        return fetched
 
     @property
     def copies(self) -> bool:
@@ -109,13 +120,18 @@ class AsyncPsycopgHandle(CallerHandle):
                 raise NotInTransactionError from None
 
     async def aexecute(self, sql: str, params: Mapping[str, Any]) -> Rows:
-        from psycopg import AsyncClientCursor, AsyncCursor
-        from psycopg.rows import tuple_row
-
-        kind = AsyncClientCursor if issubclass(self._connection.cursor_factory, AsyncClientCursor) else AsyncCursor
-        async with kind(self._connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(_text(sql), _adapted(params))
-            return await cursor.fetchall() if cursor.description or _pending(self._connection, sql) else []
+        raw, client, rows = _async_cursors()
+        connection = self._connection
+        if issubclass(connection.cursor_factory, client):
+            cursor = client(connection, row_factory=rows)
+            await cursor.execute(_text(sql), {name: _literal(value) for name, value in params.items()})
+        else:
+            text, names = _numbered(sql)
+            cursor = raw(connection, row_factory=rows)
+            await cursor.execute(text, [_literal(params[name]) for name in names])
+        fetched: Rows = await cursor.fetchall() if cursor.description or _pending(connection, sql) else []
+        await cursor.close()
+        return fetched
 
     @property
     def copies(self) -> bool:
@@ -131,16 +147,33 @@ class AsyncPsycopgHandle(CallerHandle):
 
 def _commits_by_itself(connection: Connection[Any] | AsyncConnection[Any]) -> bool | None:
     """``None``: in a pipeline with something under way the client cannot know."""
-    from psycopg.pq import TransactionStatus
-
     if not connection.autocommit:
         return False
+    from psycopg.pq import TransactionStatus
+
     status = connection.info.transaction_status
     return None if status == TransactionStatus.ACTIVE else bool(status == TransactionStatus.IDLE)
 
 
-def _adapted(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: value.literal if type(value) is Ids else value for name, value in params.items()}
+def _literal(value: Any) -> Any:
+    return value.literal if type(value) is Ids else value
+
+
+@cache
+def _cursors() -> tuple[Any, Any, Any]:
+    """Looked up once: an append is on the caller's time."""
+    from psycopg import ClientCursor, RawCursor
+    from psycopg.rows import tuple_row
+
+    return RawCursor, ClientCursor, tuple_row
+
+
+@cache
+def _async_cursors() -> tuple[Any, Any, Any]:
+    from psycopg import AsyncClientCursor, AsyncRawCursor
+    from psycopg.rows import tuple_row
+
+    return AsyncRawCursor, AsyncClientCursor, tuple_row
 
 
 def _pending(connection: Connection[Any] | AsyncConnection[Any], sql: str) -> bool:
