@@ -29,8 +29,9 @@ class StoppedError(RelevoError):
 
 
 def calm_collector() -> None:
-    """Look for cyclic garbage after 50,000 new containers, and not among what is loaded for good: a page holds thousands
-    of tuples, which are freed without it (measured: 7 % of a relay's time). A threshold somebody has chosen stays."""
+    """Look for cyclic garbage after 50,000 new containers, and not among what is loaded for good: a page holds
+    thousands of tuples, which are freed without it (measured: 7 % of a relay's time). A threshold that somebody has
+    chosen stays."""
     if gc.get_threshold()[0] in _PYTHONS_THRESHOLDS:
         gc.set_threshold(_THRESHOLD)
         gc.collect()
