@@ -27,7 +27,6 @@ from tests.support.fake_subscription import FakeBroker
 from tests.support.relays import Store
 from tests.support.waiting import eventually
 
-
 pytestmark = pytest.mark.usefixtures("batched")
 
 
