@@ -9,6 +9,7 @@ import pytest
 
 from relevo.clients import database_for
 from relevo.consumer import ConsumerRunner
+from relevo.consumer.letters import BATCH
 from relevo.message import Message
 from relevo.ops import parked_back, pauses
 from relevo.ops.parked import Operator
@@ -16,6 +17,7 @@ from relevo.ops.status import status
 from relevo.outcome import PublishOutcome, Rejected, Unavailable
 from relevo.runtime.dead_letters import READER, dlq_topic
 from relevo.settings import NamedConsumerSettings
+from relevo.storage import lettering
 from tests.support.consumers import effects, held, inbox, make_effects, queue, running, settings_for
 from tests.support.letters import SaysBroker, billing, names, order, publish, read, real
 from tests.support.relays import FakePublisher, Store, postgres_store, sqlite_store
@@ -138,6 +140,32 @@ async def test_a_letter_that_is_refused_keeps_no_other_back(store: Store) -> Non
     (line,) = report.dead_letters
     assert (line.consumer, line.count, line.refused, line.problem) == ("billing", 1, 1, problem)
     assert any("1 dead letters of consumer billing wait" in warning for warning in report.warnings)
+
+
+async def test_a_topic_that_is_away_keeps_no_other_back(store: Store) -> None:
+    """A dead-letter topic takes nothing (its queue is full) and more letters wait for it than one turn reads: those of
+    another topic go out, and its own when it takes them again."""
+    away = True
+
+    def answer(message: Message) -> PublishOutcome | None:
+        return Unavailable("full") if away and message.topic == "full.dlq" else None
+
+    says = FakePublisher(answer)
+    broker = SaysBroker(says=says)
+    database = database_for(store.settings)
+    for number in range(BATCH + 1):
+        letter = order("full.dlq" if number < BATCH else "other.dlq", number, f"k{number}")
+        await database.run(lettering.add("billing", letter))
+    await database.aclose()
+    async with running(billing("billing", "shop", set(), dead_letters=True), store, broker) as it:
+        await eventually(lambda: [message.topic for message in says.log] == ["other.dlq"], what="the other goes out")
+        assert "full" in str(it.runner.health().detail["billing"]["dead_letters"]["problem"])
+        away = False
+        await eventually(lambda: waiting(store) == 0, what="all are published", timeout_s=PATIENCE_S)
+        await eventually(
+            lambda: it.runner.health().detail["billing"]["dead_letters"]["problem"] is None, what="no problem is left"
+        )
+    assert len(says.log) == BATCH + 1
 
 
 async def test_what_a_policy_skips_is_a_dead_letter_too(store: Store) -> None:

@@ -76,6 +76,8 @@ class Letters:
         self._publisher: Publisher | None = None
         self._ensured: set[str] = set()
         self._failures = 0
+        self._away: dict[str, float] = {}
+        """Topics that took nothing, and when (loop time) to try them again: they keep no others back."""
         self._published = False
         self._waiting = lettering.Waiting(0, 0)
         self.problem: str | None = None
@@ -122,10 +124,12 @@ class Letters:
         if duty is None:
             return min(POLL_S, lease_s / 3)
         self._published = True
-        paused = self._shared.pauses.destinations
-        letters = await database.run(partial(lettering.page, self._dialect, name, BATCH, without_topics=paused))
-        if not letters:  # refused ones, which wait, or paused by somebody
-            return POLL_S
+        now = asyncio.get_running_loop().time()
+        waiting_s = [until - now for until in self._away.values() if until > now]
+        without = self._shared.pauses.destinations | {topic for topic, until in self._away.items() if until > now}
+        letters = await database.run(partial(lettering.page, self._dialect, name, BATCH, without_topics=without))
+        if not letters:  # refused ones, which wait, topics that are away, or paused by somebody
+            return min([POLL_S, *waiting_s])
         try:
             return await self._publish(duty, letters)
         except LostOwnershipError:
@@ -156,11 +160,19 @@ class Letters:
                 self._ensured.discard(letter.message.topic)
         await self._shared.database.run(partial(lettering.settle, duty, sent, refused))
         probe("letters.settled")
-        away = [outcome for outcome in outcomes.values() if not isinstance(outcome, Rejected)]
+        away = {
+            letters[index].message.topic: outcome
+            for index, outcome in outcomes.items()
+            if not isinstance(outcome, Rejected)
+        }
+        for topic in {letter.message.topic for letter in letters} - away.keys():
+            self._away.pop(topic, None)
         if away:
-            return self._trouble(said(away[0]))
-        self._failures = 0
-        self.problem = next(iter(refused.values()))[0] if refused else None
+            until = asyncio.get_running_loop().time() + self._trouble(said(next(iter(away.values()))))
+            self._away |= dict.fromkeys(away, until)
+        elif not self._away:
+            self._failures = 0
+            self.problem = next(iter(refused.values()))[0] if refused else None
         return 0.0
 
     async def _ensure(self, topics: set[str]) -> str:
