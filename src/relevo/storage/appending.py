@@ -30,9 +30,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def append(messages: Sequence[Message], dialect: Dialect) -> Script[None]:
     """Insert ``messages``; their ``seq`` grows in the order given. ``created_at`` is left to the database's clock."""
-    if len(messages) == 1:  # the usual case, on the caller's time
-        yield Statement("append.one", row(messages[0]))
-        return
     for chunk in _chunks(messages, ROWS_MAX[dialect]):
         rows = [row(message) for message in chunk]
         if len(rows) == 1:
