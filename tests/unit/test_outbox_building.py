@@ -86,10 +86,10 @@ def statements(messages: list[Message], dialect: Any) -> list[Statement]:
 
 
 def test_chunks_by_rows_and_by_bytes() -> None:
-    """At most 500 rows and 8 MB in one INSERT on PostgreSQL; one row on SQLite; nothing for nothing."""
+    """At most 10,000 rows and 8 MB in one INSERT on PostgreSQL; one row on SQLite; nothing for nothing."""
     small = build(OrderPlaced(1), 1000)
-    sizes = [len(each.params["event_id"]) for each in statements([small] * 1200, "postgresql")]
-    assert sizes == [500, 500, 200]
+    sizes = [len(each.params["event_id"]) for each in statements([small] * 20_200, "postgresql")]
+    assert sizes == [10_000, 10_000, 200]
     large = build(OrderPlaced(1, "x" * 900_000), 1_000_000)
     shapes = [
         (each.name, len(each.params["event_id"]) if each.name == "append.many" else 1)
