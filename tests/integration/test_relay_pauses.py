@@ -10,7 +10,8 @@ import pytest
 from relevo.clients import database_for
 from relevo.ids import bucket_of, uuid7
 from relevo.outcome import Unconfirmed
-from relevo.storage import pausing
+from relevo.sources.mark.source import MarkSource
+from relevo.storage import laning, pausing
 from relevo.storage.pausing import Target
 from tests.support.relays import FakePublisher, Running, Store, running_relay
 from tests.support.waiting import eventually
@@ -155,3 +156,21 @@ async def test_pauses_that_change_while_the_last_page_is_settled(store: Store, m
         await eventually(lambda: running.task.done() or store.unsettled() == 0, what="everything was sent")
         assert not running.task.done()
         assert not waiting and not engine.paused()
+
+
+async def test_a_topic_that_is_back_is_read_from_its_oldest_message_while_pages_are_in_flight(store: Store) -> None:
+    """FAILURES row 16: what waited while its topic was away comes before what was written meanwhile, also when pages of
+    other topics are still with the broker."""
+    store.fill(4, keys=1, topic="shop.slow")
+    store.fill(4, keys=1, topic="shop.fast")
+    store.fill(4, keys=1, topic="shop.slow", start=4)
+    database = database_for(store.settings)
+    relay_id = uuid7()
+    lanes = await database.run(laning.acquire(relay_id, list(range(64)), 60.0))
+    source = MarkSource(database, relay_id, 64, lease_s=60.0)
+    await source.assign(lanes)
+    flying = await source.take(3, 10**6, without_topics=["shop.slow"])
+    assert list(flying.seqs) == [5, 6, 7]
+    found = [await source.take(4, 10**6) for _ in range(3)]
+    assert [list(taken.seqs) for taken in found] == [[1, 2, 3, 4], [8, 9, 10, 11], [12]]
+    await database.aclose()

@@ -27,6 +27,11 @@ class Pipelined(FakePublisher):
             self.log = log
         self._last: asyncio.Future[bool] | None = None
 
+    async def publish(self, messages: Any) -> Mapping[int, PublishOutcome]:
+        number = self._refusals.begin()
+        # As the real ones: what was handed over is finished in order, even if this caller is cancelled.
+        return await self._refusals.told(number, asyncio.create_task(self._publish(number, messages)))
+
     async def _publish(self, number: int, messages: Any) -> Mapping[int, PublishOutcome]:
         self.calls += 1
         outcomes: dict[int, PublishOutcome] = {}

@@ -1,5 +1,5 @@
--- The source `mark` on SQLite. One writer at a time: seq order is commit order, so there are no late rows, and what is
--- in flight is everything up to `after`.
+-- The source `mark` on SQLite. One writer at a time: seq order is commit order, so there are no late rows. What is in
+-- flight is below `after`, unless reading started over meanwhile, for other topics than before.
 
 -- name: mark.take
 with owned as materialized (
@@ -10,6 +10,7 @@ with owned as materialized (
   select * from {outbox}
   where settled_at is null and seq > :after and bucket % :lane_count in (select lane from owned)
     and topic not in (select value from json_each(:without))
+    and seq not in (select value from json_each(:in_flight))
   order by seq limit :messages_max
 )
 select seq, bucket % :lane_count, event_id, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
