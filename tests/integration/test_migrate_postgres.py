@@ -108,14 +108,14 @@ async def test_a_restored_copy_is_recognised_and_said_loudly(
 
 
 async def test_positions_do_not_survive_a_restore(pg_database: str) -> None:
-    """FAILURES row 7, for sources that keep positions: refused until somebody rebases them."""
+    """FAILURES row 7, for sources that keep positions: refused until somebody moves the tables to markers."""
     settings = _settings(pg_database)
     migrate(settings)
     _execute(pg_database, "update relevo_meta set system_id = '42', source = 'log'")
     settings.relay.source = "log"
     database = database_for(settings.database)
     try:
-        with pytest.raises(SchemaError, match="rebase"):
+        with pytest.raises(SchemaError, match="relevo source move mark"):
             await ensure_ready(database, settings)
     finally:
         await database.aclose()

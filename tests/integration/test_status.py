@@ -75,7 +75,7 @@ DEAD = "00000000-0000-7000-8000-0000000000bb"
 async def test_an_empty_installation_has_nothing_to_warn_about(installed: Installed) -> None:
     report = await installed.status()
     assert (report.pending.count, report.pending.oldest_age_s, report.warnings) == (0, None, [])
-    assert (report.lanes.total, report.lanes.free, report.schema_version, report.source) == (64, 64, 7, "mark")
+    assert (report.lanes.total, report.lanes.free, report.schema_version, report.source) == (64, 64, 8, "mark")
     assert report.relays == report.consumers == report.held == report.destinations_paused == []
 
 

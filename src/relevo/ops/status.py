@@ -19,13 +19,14 @@ from relevo.ops.status_report import (
     Pending,
     Relay,
     Scheduled,
+    SourceMove,
     Status,
     Transaction,
 )
 from relevo.ports.database import Database
 from relevo.script import Row, Rows, Script, Statement
 from relevo.settings import Settings
-from relevo.storage import effecting, partitioning, pausing, processes, purging, windowing
+from relevo.storage import effecting, moving, partitioning, pausing, processes, purging, windowing
 from relevo.storage.migrating import code_version
 
 COUNT_CAP = 100_000
@@ -87,6 +88,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
         ],
         paused=[_paused(pause) for pause in pauses.all],
         partitions=partitions,
+        source_move=(yield from _move()),
     )
     return _with_warnings(report, live, hidden, meta)
 
@@ -111,6 +113,21 @@ def _pending(source: str) -> Script[tuple[int, float | None]]:
     count = yield Statement("status.pending", {"cap": COUNT_CAP + 1})
     oldest = yield Statement("status.oldest")
     return count[0][0], oldest[0][0] if oldest else None
+
+
+def _move() -> Script[SourceMove | None]:
+    begun = yield from moving.begun()
+    if begun is None:
+        return None
+    stands = yield from moving.stands()
+    return SourceMove(
+        job_id=begun.job_id,
+        origin=begun.origin,
+        target=begun.target,
+        marked=begun.done,
+        age_s=begun.age_s,
+        closed=stands.moving,
+    )
 
 
 def _partitions(catalog: Catalog) -> Script[list[OutboxPartition]]:
@@ -216,6 +233,12 @@ def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: in
         warnings.append(
             f"{report.lanes.free} of {report.lanes.total} lanes are free at this moment; their messages wait until a "
             "relay takes them, which is a matter of seconds after a start or stop"
+        )
+    if (move := report.source_move) is not None:
+        warnings.append(
+            f"a move from {move.origin!r} to {move.target!r} was begun {move.age_s:.0f} s ago"
+            f"{' and keeps the relays from their lanes' if move.closed else ''}. If nobody runs it any more, go on "
+            f"with it: relevo source move {move.target}"
         )
     parked = sum(held.keys for held in report.held if held.state == "parked")
     if parked:

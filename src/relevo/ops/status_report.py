@@ -138,6 +138,18 @@ class OutboxPartition(msgspec.Struct, frozen=True, kw_only=True):
     oldest_age_s: float | None
 
 
+class SourceMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A move between sources that was begun and has not ended. ``closed``: relays have no lanes at the moment, so that
+    the source can change. ``marked``: messages that got a marker by it."""
+
+    job_id: str
+    origin: str
+    target: str
+    marked: int
+    age_s: float
+    closed: bool
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Everything at one moment. ``warnings``: what a person should look at, in plain words."""
 
@@ -157,3 +169,4 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     effects: list[Effects] = []
     dead_letters: list[DeadLetters] = []
     partitions: list[OutboxPartition] = []
+    source_move: SourceMove | None = None

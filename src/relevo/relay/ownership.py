@@ -17,6 +17,7 @@ from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.probes import probe
 from relevo.script import Script
 from relevo.storage import laning
+from relevo.storage.moving import Stands
 
 log = logging.getLogger("relevo.relay")
 T = TypeVar("T")
@@ -46,6 +47,10 @@ class Ownership:
     """Changes whenever ``lanes`` or ``leaving`` do."""
     paused: Set[int] = frozenset()
     """Lanes that a person paused: kept, not read."""
+    source: str | None = None
+    """What the lanes are read with. ``None``: whatever the tables say."""
+    stands: Stands | None = None
+    """What the tables said last."""
     _deadlines: dict[int, float] = field(default_factory=dict)
 
     async def tick(self) -> None:
@@ -55,7 +60,7 @@ class Ownership:
         """
         asked_at = self.clock.seconds()  # before the statement is sent: the lease ends no later than we think
         renewed = await self._run(laning.renew(self._identity(), self.lanes, self.lease_s))
-        self.living = renewed.living
+        self.living, self.stands = renewed.living, renewed.stands
         self._keep(renewed.kept, asked_at)
         target = self.share()
         leaving = {lane for lane in self.lanes if lane not in target}
@@ -65,7 +70,7 @@ class Ownership:
         missing = target - self.lanes.keys()
         if missing:
             asked_at = self.clock.seconds()
-            gained = await self._run(laning.acquire(self.relay_id, missing, self.lease_s))
+            gained = await self._run(laning.acquire(self.relay_id, missing, self.lease_s, self.source))
             if gained:
                 self.lanes.update(gained)
                 self._deadlines.update(dict.fromkeys(gained, asked_at + self.lease_s))
@@ -76,10 +81,17 @@ class Ownership:
     @property
     def complete(self) -> bool:
         """Whether this relay has exactly its share, so that the next tick need not come early."""
-        return not self.leaving and self.share() == self.lanes.keys()
+        return not self.leaving and self.share() == self.lanes.keys() and not (self.stands and self.stands.moving)
+
+    @property
+    def moved(self) -> bool:
+        """Whether the tables are read by another source by now: whoever reads with this one gets no lane any more."""
+        return self.stands is not None and self.source is not None and self.stands.source != self.source
 
     def share(self) -> set[int]:
-        """The lanes this relay should have, as far as is known."""
+        """The lanes this relay should have, as far as is known: none while the source is moved, or once it was."""
+        if self.moved or (self.stands is not None and self.stands.moving):
+            return set()
         return fair_share(self.relay_id, self.living, self.lane_count)
 
     def reading(self) -> dict[int, int]:

@@ -18,7 +18,7 @@ from relevo.sources.mark.source import MarkSource
 from relevo.sources.wal.connecting import connector
 from relevo.sources.wal.lease import ReaderLease
 from relevo.sources.wal.source import WalSource
-from relevo.storage import laning, slotting
+from relevo.storage import laning, moving, slotting
 
 
 async def reading(
@@ -35,12 +35,14 @@ async def reading(
     Raises ``ConfigError`` for a source this version has not got."""
     relay = settings.relay
     lane_count = await database.run(laning.lane_count(), read_only=True)
+    # What the tables say, not the settings: those may name the source that the tables were moved from.
+    stored = (await database.run(moving.stands(), read_only=True)).source
     common = (database, relay_id, name, lane_count, relay.lease_s, relay.send_timeout_s, detail, clock)
-    if relay.source == "mark":
-        return MarkSource(database, relay_id, lane_count, lease_s=relay.lease_s), Ownership(*common)
-    if relay.source == "log":
-        return LogSource(database, relay_id, lane_count, lease_s=relay.lease_s), Ownership(*common)
-    if relay.source == "wal":
+    if stored == "mark":
+        return MarkSource(database, relay_id, lane_count, lease_s=relay.lease_s), Ownership(*common, source=stored)
+    if stored == "log":
+        return LogSource(database, relay_id, lane_count, lease_s=relay.lease_s), Ownership(*common, source=stored)
+    if stored == "wal":
         if database.dialect != "postgresql":
             raise ConfigError(
                 "relay.source = 'wal' reads PostgreSQL's write-ahead log; database.url is another database"
@@ -49,4 +51,4 @@ async def reading(
         lease = ReaderLease(database, slot, relay_id, relay.lease_s, clock.seconds)
         source = WalSource(database, lease, lane_count, connector(database, settings.database, lease), wake)
         return source, SingleReader(*common, lease=lease)
-    raise ConfigError(f"relay.source = {relay.source!r} is not known: use 'mark', 'log' or 'wal'")
+    raise ConfigError(f"relay.source = {stored!r} is not known: use 'mark', 'log' or 'wal'")

@@ -19,6 +19,7 @@ from relevo.policy import PROBE_BACKOFF, Policy
 from relevo.ports.broker import Publisher
 from relevo.ports.database import Database
 from relevo.relay.chores import keep_doing
+from relevo.relay.counters import Counters
 from relevo.relay.engine import RelayEngine
 from relevo.relay.maintenance import Maintenance
 from relevo.relay.mover import Mover
@@ -55,6 +56,7 @@ class Relay:
         self.relay_id = uuid4()
         self.clock = clock
         self.engine: RelayEngine | None = None
+        self._counters = Counters()
         self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -69,16 +71,30 @@ class Relay:
         ``ready`` is called once the first lanes were asked for. Raises ``ConfigError``, ``SchemaError`` or
         ``UnreachableError`` if it cannot start; once it runs, an outage is waited for.
         """
-        async with self._connected() as engine:
+        again, failures = await self._serve(stop, ready), 0
+        while again and not stop.is_set():
+            log.info("the tables are read by another source now: this relay starts anew with it")
+            try:
+                again, failures = await self._serve(stop, None), 0
+            except UnreachableError as error:
+                failures += 1
+                log.warning("%s; waiting for it, nothing is lost", error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), PROBE_BACKOFF.delay_s(failures))
+
+    async def _serve(self, stop: asyncio.Event, ready: Callable[[], None] | None) -> bool:
+        """Run until ``stop``, or until the tables are read by another source: then true, and nothing is in flight."""
+        turn = _Turn(stop)
+        async with turn, self._connected() as engine:
             self.engine = engine
             engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))
             await engine.ownership.tick()
-            keeper = asyncio.create_task(self._keep_ownership(engine))
-            chores = [asyncio.create_task(keep_doing(name, turn)) for name, turn in self._chores(engine).items()]
+            keeper = asyncio.create_task(self._keep_ownership(engine, turn.over))
+            chores = [asyncio.create_task(keep_doing(name, chore)) for name, chore in self._chores(engine).items()]
             if ready is not None:
                 ready()
             try:
-                await _first(engine.run(stop), keeper)
+                await _first(engine.run(turn.over), keeper)
             finally:
                 for task in (keeper, *chores):
                     task.cancel()
@@ -86,7 +102,10 @@ class Relay:
                 with contextlib.suppress(UnreachableError):
                     await asyncio.shield(engine.ownership.leave())
                     await asyncio.shield(engine.database.run(duties.leave(self.relay_id)))
+            if engine.ownership.moved and not stop.is_set():
+                return True
             log.info("stopped: %d published in this process's life", engine.counters.published)
+            return False
 
     def health(self) -> RelayHealth:
         """What liveness, readiness and status may say, from memory."""
@@ -155,6 +174,7 @@ class Relay:
             self.settings.relay,
             lambda topic: policies.get(topic, default),
             wake=wake,
+            counters=self._counters,
             unreachable=Trouble(self.clock),
             clock=self.clock,
         )
@@ -175,8 +195,8 @@ class Relay:
             "purging": care.turn,
         }
 
-    async def _keep_ownership(self, engine: RelayEngine) -> None:
-        """Renew three times per lease, oftener while lanes are on the move."""
+    async def _keep_ownership(self, engine: RelayEngine, over: asyncio.Event) -> None:
+        """Renew three times per lease, oftener while lanes are on the move. Sets ``over`` when the source was moved."""
         ownership, failures = engine.ownership, 0
         while True:
             interval_s = ownership.lease_s / 3
@@ -194,6 +214,8 @@ class Relay:
                     raise
                 failures += 1
                 log.debug("the lease was not renewed: %s", error)
+            if ownership.moved:
+                over.set()
             if ownership.version != version:
                 engine.wake.set()
 
@@ -203,6 +225,7 @@ class Relay:
             return {}
         return {
             **asdict(engine.counters),
+            "source": engine.ownership.source,
             "lanes": len(engine.ownership.lanes),
             "paused": engine.destinations.snapshot(),
             "paused_by_people": engine.pauses.now.snapshot(),
@@ -222,6 +245,24 @@ async def _first(running: Any, keeper: asyncio.Task[None]) -> None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+
+class _Turn:
+    """``over``: set with ``stop``, or by whoever sees that this turn ends before."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self.over = asyncio.Event()
+        self._stop = stop
+
+    async def __aenter__(self) -> None:
+        self._following = asyncio.create_task(self._follow())
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._following.cancel()
+
+    async def _follow(self) -> None:
+        await self._stop.wait()
+        self.over.set()
 
 
 async def run_relay(settings: Settings, *, stop: asyncio.Event, ready: Callable[[], None] | None = None) -> Relay:

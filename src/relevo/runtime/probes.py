@@ -55,6 +55,10 @@ KNOWN = {
     "consumer.stored": "a durable handler's message is in the table, not acknowledged",
     "purge.batch": "a batch of old rows is gone and committed",
     "purge.partition": "a partition of the outbox is cut or dropped, not committed",
+    "source.prepared": "a move between sources built an index or set a page of markers",
+    "source.closed": "relays were asked to let go of their lanes for a move",
+    "source.switching": "the source is changed, not committed",
+    "source.switched": "the source is changed, the old one's index is still there",
     "mover.inserted": "scheduled messages are in the outbox, not committed",
     "mover.committed": "scheduled messages were moved and committed",
 }

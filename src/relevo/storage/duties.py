@@ -12,6 +12,8 @@ MOVER = "mover"
 """Moves scheduled messages into the outbox when they are due."""
 PURGE = "purge"
 """Deletes or archives what retention says."""
+MOVE = "source.move"
+"""Moves the tables from one source to another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,18 @@ from uuid import UUID
 
 from relevo.errors import SchemaError
 from relevo.script import Script, Statement
-from relevo.storage import processes
+from relevo.storage import moving, processes
+from relevo.storage.moving import Stands
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """``living``: the relays alive, this one among them. ``kept``: lanes whose lease was extended."""
+    """``living``: the relays alive, this one among them. ``kept``: lanes whose lease was extended. ``stands``: what the
+    tables are read by, and whether a move keeps relays from their lanes."""
 
     living: Collection[UUID]
     kept: Collection[int]
+    stands: Stands
 
 
 def lane_count() -> Script[int]:
@@ -36,13 +39,24 @@ def renew(identity: Mapping[str, Any], lanes: Mapping[int, int], lease_s: float)
     yield from processes.register(role="relay", topics=(), lease_s=lease_s, **identity)
     living = yield Statement("relays.living")
     kept = yield Statement("lanes.renew", {**owned(identity["process_id"], lanes), "lease_s": lease_s})
-    return Renewed([UUID(str(row[0])) for row in living], [int(row[0]) for row in kept])
+    stands = yield from moving.stands()
+    return Renewed([UUID(str(row[0])) for row in living], [int(row[0]) for row in kept], stands)
 
 
-def acquire(holder: UUID, wanted: Collection[int], lease_s: float) -> Script[dict[int, int]]:
-    """Take those of ``wanted`` that are free or expired; their new epochs by lane."""
+def acquire(holder: UUID, wanted: Collection[int], lease_s: float, source: str | None = None) -> Script[dict[int, int]]:
+    """Take those of ``wanted`` that are free or expired; their new epochs by lane.
+
+    ``source``: what they will be read with. None are taken if the tables are read by another, or are being moved. That
+    is looked at with the lanes in hand: a move changes the source while it has them all.
+    """
     rows = yield Statement("lanes.acquire", {"holder": holder, "wanted": sorted(wanted), "lease_s": lease_s})
-    return {int(lane): int(epoch) for lane, epoch in rows}
+    taken = {int(lane): int(epoch) for lane, epoch in rows}
+    if taken and source is not None:
+        stands = yield from moving.stands()
+        if stands.moving or stands.source != source:
+            yield from release(holder, taken)
+            return {}
+    return taken
 
 
 def release(holder: UUID, lanes: Mapping[int, int]) -> Script[None]:

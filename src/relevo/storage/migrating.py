@@ -26,6 +26,9 @@ LANES = 64
 OLDEST_CODE = 1
 """The oldest schema version whose code may still use the tables that this code makes."""
 
+MOVES_SINCE = 8
+"""The schema version from which on the source can be moved."""
+
 _FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql\Z")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -85,7 +88,8 @@ def script(catalog: Catalog, source: str) -> str:
 def pending(session: TextSession, catalog: Catalog, source: str) -> tuple[Migration, ...]:
     """The migrations not applied yet. Raises ``SchemaError`` where ``apply`` would refuse."""
     check_source(catalog.dialect, source)
-    return _compare(catalog, _applied(session, catalog), _meta(session, catalog), source)
+    meta = _meta(session, catalog)
+    return _compare(catalog, _applied(session, catalog), meta, _meant(session, catalog, meta, source))
 
 
 def apply(
@@ -104,6 +108,7 @@ def apply(
             try:
                 session.execute("\n".join(_prepare(catalog)))
                 before = _meta(session, catalog)
+                source = _meant(session, catalog, before, source)
                 todo = _compare(catalog, _applied(session, catalog), before, source)
                 if todo:
                     session.execute("\n".join(_step(catalog, todo[0], source)))
@@ -132,7 +137,7 @@ def refuse(catalog: Catalog, meta: Row, source: str) -> None:
     if stored_source != source:
         raise SchemaError(
             f"relay.source is {source!r} in the settings, but these tables are read by {stored_source!r}. Set "
-            f"relay.source = {stored_source!r}; to change the source, use `relevo source move` (in a later version)"
+            f"relay.source = {stored_source!r}; {_instead(catalog.dialect, stored_source, source)}"
         )
     if standby:
         raise SchemaError("this server is a standby: point Relevo at the primary")
@@ -145,6 +150,26 @@ def refuse(catalog: Catalog, meta: Row, source: str) -> None:
             f"the sequence of {catalog.table('outbox')} has CACHE {cache_size}, which inverts the order of a key's "
             f"messages. Run: alter table {catalog.table('outbox')} alter column seq set cache 1"
         )
+
+
+def meant(source: str, stored: str, moved_from: str | None) -> str:
+    """The source that settings mean with ``source``: after a move they may name the one before it until somebody gets
+    round to changing them, so that relays can be restarted at any time."""
+    return stored if source == moved_from else source
+
+
+def _instead(dialect: Dialect, stored: str, wanted: str) -> str:
+    if {stored, wanted} == {"mark", "log"}:
+        return f"to change the source, run: relevo source move {wanted}"
+    if "wal" in (stored, wanted) and dialect == "postgresql":
+        return "`relevo source move` moves between 'mark' and 'log'; tables cannot be moved to or from 'wal'"
+    return f"{wanted!r} is not to be had on this database"
+
+
+def _meant(session: TextSession, catalog: Catalog, meta: Row | None, source: str) -> str:
+    if meta is None or meta[0] < MOVES_SINCE:
+        return source
+    return meant(source, meta[2], session.execute(_text(catalog, "meta.moved"))[0][0])
 
 
 def _prepare(catalog: Catalog) -> Iterator[str]:
@@ -227,11 +252,13 @@ def _folder(dialect: Dialect) -> resources.abc.Traversable:
 
 __all__: Sequence[str] = [
     "LANES",
+    "MOVES_SINCE",
     "OLDEST_CODE",
     "Migration",
     "apply",
     "check_source",
     "code_version",
+    "meant",
     "migrations",
     "pending",
     "refuse",

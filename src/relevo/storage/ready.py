@@ -10,7 +10,7 @@ from relevo.errors import RelevoError, SchemaError, UnreachableError
 from relevo.ports.database import Database
 from relevo.script import Row, Script, Statement
 from relevo.settings import Settings
-from relevo.storage.migrating import code_version, refuse
+from relevo.storage.migrating import code_version, meant, refuse
 
 log = logging.getLogger("relevo.storage")
 
@@ -46,7 +46,18 @@ async def ensure_ready(database: Database, settings: Settings) -> Ready:
             f"Relevo's tables in {database.url} have schema version {version}, this version of Relevo needs {ours}. "
             "Run: relevo migrate"
         )
-    refuse(catalog, meta, settings.relay.source)
+    wanted: str = settings.relay.source
+    if wanted != source:
+        wanted = meant(wanted, source, await database.run(_moved_from(), read_only=True))
+    refuse(catalog, meta, wanted)
+    if settings.relay.source != source:
+        log.warning(
+            "relay.source is %r in the settings, but these tables were moved from it and are read by %r now, and so "
+            "they will be here. Set relay.source = %r when you next change the settings",
+            settings.relay.source,
+            source,
+            source,
+        )
     if system_id is not None:
         await _check_system(database, system_id, source)
     return Ready(version, lanes, source, system_id)
@@ -69,7 +80,10 @@ async def _check_system(database: Database, stored: str, source: str) -> None:
     if source == "wal":
         raise SchemaError(f"{message}. WAL positions mean nothing here. Run: relevo migrate; then: relevo slot recover")
     if source in POSITION_SOURCES:
-        raise SchemaError(f"{message}. Positions of the source {source!r} do not hold here; rebase them first")
+        raise SchemaError(
+            f"{message}. Positions of the source {source!r} do not hold here. Run: relevo source move mark (it decides "
+            "by the old positions what was handed over); then, to read by positions again: relevo source move log"
+        )
     log.warning(
         "%s. The source 'mark' keeps no positions, so delivery goes on. If the original still runs, both now deliver "
         "the same events. `relevo migrate` records the new identifier and ends this warning",
@@ -80,6 +94,11 @@ async def _check_system(database: Database, stored: str, source: str) -> None:
 def _read(catalog: Catalog) -> Script[Row | None]:
     rows = yield Statement("meta.read", {"outbox": catalog.table("outbox")})
     return rows[0] if rows else None
+
+
+def _moved_from() -> Script[str | None]:
+    rows = yield Statement("meta.moved")
+    return rows[0][0] if rows else None
 
 
 def _system_id() -> Script[str]:

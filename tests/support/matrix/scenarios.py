@@ -5,9 +5,13 @@ Points that want another visit than the first, or a scenario of their own, say s
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
+from relevo.clients import database_for
+from relevo.ops.moving import move
 from relevo.runtime.dead_letters import READER
+from tests.support.ledger.child import Child
 from tests.support.matrix import wire
 from tests.support.matrix.parked import REDRIVE, BackScenario, OperatorScenario, PublishScenario, RedriveScenario
 from tests.support.matrix.replay import ReplayScenario
@@ -156,6 +160,45 @@ class LettersScenario(ConsumerScenario):
         assert {str(message.event_id) for message in found} == self._given_up
 
 
+class MoveScenario(Scenario):
+    """The tables are moved to `log`, and back to `mark`, beside a writer and a relay: the way back is what is hit. It
+    sets markers, builds an index, keeps the relay from its lanes, changes the source."""
+
+    command = True
+    step_s = 45.0
+
+    def others(self) -> Sequence[str]:
+        return ["relay", "consumer"]
+
+    def before(self) -> None:
+        self.system.write(20)
+        asyncio.run(self._there())
+
+    async def _there(self) -> None:
+        database = database_for(self.system.settings.database)
+        try:
+            await move(database, self.system.settings, "log", actor="matrix")
+        finally:
+            await database.aclose()
+
+    def arm(self) -> Child:
+        return self.system.run("operator", self.arguments, self.probe)
+
+    def steps(self) -> Sequence[Callable[[], None]]:
+        return [lambda: self.system.write(20)]
+
+    def again(self) -> Child:
+        return self.system.complete(self.arguments)
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["source", "move", "mark", "--yes"]
+
+    def done(self) -> bool:
+        moved = self.system.query("select source from relevo_meta") == [("mark",)]
+        return moved and super().done() and self.system.count("relevo_job where state = 'running'") == 0
+
+
 PARTS: dict[str, type[Scenario]] = {
     "relay": RelayScenario,
     "consumer": ConsumerScenario,
@@ -164,6 +207,7 @@ PARTS: dict[str, type[Scenario]] = {
     "mover": MoverScenario,
     "parked": OperatorScenario,
     "purge": PurgeScenario,
+    "source": MoveScenario,
     "replay": ReplayScenario,
     "letters": LettersScenario,
 }

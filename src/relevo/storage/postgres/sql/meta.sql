@@ -73,3 +73,7 @@ from {meta} m;
 
 -- name: meta.system_id
 select system_identifier::text from pg_control_system();
+
+-- name: meta.moved
+-- From schema version 8 on: the source that settings may still name.
+select moved_from from {meta};

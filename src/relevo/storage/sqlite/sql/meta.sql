@@ -28,3 +28,7 @@ insert or ignore into {lane} (lane) select lane from n;
 
 -- name: meta.read
 select schema_version, oldest_code, source, lanes, null, 0, 0, null from {meta};
+
+-- name: meta.moved
+-- From schema version 8 on: the source that settings may still name.
+select moved_from from {meta};
