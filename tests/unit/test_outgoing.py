@@ -92,7 +92,9 @@ def test_fractions_of_a_second(text: bytes, microsecond: int) -> None:
     assert row._replace(**values).created_at == datetime(2026, 11, 29, 22, 11, 0, microsecond, UTC)
 
 
-@pytest.mark.parametrize("text", ["[1]", "null", "{", f'{{"n": 1{"0" * 400}.5}}', f'{{"n": {"[" * 5000}{"]" * 5000}}}'])
+@pytest.mark.parametrize(
+    "text", ["[1]", "null", "{", f'{{"n": 1{"0" * 400}.5}}', f'{{"n": {"[" * 100_000}{"]" * 100_000}}}']
+)
 def test_headers_that_nobody_can_read_are_found_where_the_row_is_read(text: str) -> None:
     """A trigger can write them; raised while a page is sent, they would stop every relay."""
     row = row_of(Message(event_id=UUID(int=1), type="t", topic="t", payload=None, created_at=datetime.now(UTC)))
