@@ -1,0 +1,108 @@
+"""The ledger while the tables are moved between the sources: real writers, relays and consumers, killed at random, and
+so is the move. Every relay, however often it is restarted, has the settings from before the first move."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.test_ledger import on_embedded, on_kafka
+from tests.support.ledger.app import connect, execute
+from tests.support.ledger.child import Child
+from tests.support.ledger.run import LedgerRun, Plan
+from tests.support.matrix.wire import read
+from tests.support.waiting import eventually_sync
+
+KILLED = ("source.prepared=kill:1", "source.closed=kill:1", "source.switching=kill:1", "source.switched=kill:1")
+
+
+class Mover:
+    """Moves to `log`, back, and so on, in a thread: each move is killed at one point and then run to its end."""
+
+    def __init__(self, run: LedgerRun, folder: Path) -> None:
+        self.run = run
+        self.folder = folder
+        self.moves: list[str] = []
+        self.killed = 0
+        self.failure: BaseException | None = None
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._guarded)
+
+    def __enter__(self) -> Mover:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._enough.set()
+        self._thread.join()
+
+    def _guarded(self) -> None:
+        try:
+            self._move()
+        except BaseException as error:  # raised in the main thread
+            self.failure = error
+
+    def _move(self) -> None:
+        eventually_sync(lambda: self._written() > 100, what="events are written", timeout_s=60)
+        while not self._enough.is_set():
+            target = ("log", "mark")[len(self.moves) % 2]
+            probe = KILLED[len(self.moves) % len(KILLED)]
+            code = self._once(target, probe)
+            self.killed += code != 0
+            while code != 0:
+                code = self._once(target, "")
+            self.moves.append(target)
+
+    def _once(self, target: str, probe: str) -> int:
+        config = str(self.folder / "relevo.toml")
+        command = [sys.executable, "-m", "relevo", "--config", config, "source", "move", target, "--yes"]
+        child = Child("mover", command, self.folder / "mover.log", self.run.plan.topic)
+        child.start(**({"RELEVO_PROBE": probe} if probe else {}))
+        assert child.process is not None
+        return child.process.wait(120)
+
+    def _written(self) -> int:
+        connection = connect(self.run.plan.database)
+        try:
+            return int(execute(connection, "select count(*) from ledger_change")[0][0])
+        finally:
+            connection.close()
+
+
+def play(plan: Plan, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with LedgerRun(plan, folder) as run:
+        with Mover(run, folder) as mover:
+            account = run.play()
+        log = (folder / "mover.log").read_text("utf-8", "replace")
+        assert mover.failure is None, f"{mover.failure}\n{log}"
+        found = read(plan.broker, {}, plan.topic, account.committed, patience_s=60)
+        repeats = len(found) - len({message.event_id for message in found})
+        with capsys.disabled():
+            print(
+                f"\n{run.report(account)}; moved {len(mover.moves)} times, {mover.killed} moves killed, "
+                f"{repeats} repeats"
+            )
+        assert account.holds, "\n".join([str(account), log[-3000:], *run.tails()])
+        assert len(mover.moves) >= 2 and mover.killed >= 1
+        assert repeats <= sum(run.kills.values()) * 2 * 200, "a kill repeats what was in flight, a move nothing"
+
+
+@pytest.mark.soak
+def test_moves_on_sqlite_and_the_embedded_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """HARD 8, FAILURES rows 1, 3, 14: there and back under load, moves and processes killed at random."""
+    play(on_embedded(tmp_path, writers=2, transactions=3000, kills=4, kill_every_s=6.0), tmp_path, capsys)
+
+
+@pytest.mark.soak
+@pytest.mark.xdist_group("heavy")
+@pytest.mark.parametrize("kills", [0, 6])
+def test_moves_on_postgres_and_kafka(
+    kills: int, pg_database: str, kafka_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """HARD 8, FAILURES rows 1, 2, 3, 11, 14: 4 writers with rollbacks and late commits, 2 relays, 2 consumers. Without
+    kills of relays nothing at all may be on the wire twice."""
+    plan = on_kafka(pg_database, kafka_url, transactions=2000, kills=kills, kill_every_s=5.0)
+    play(plan, tmp_path, capsys)
