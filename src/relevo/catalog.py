@@ -19,6 +19,7 @@ from relevo.ports.database import Dialect
 _PLACEHOLDER = re.compile(r"\{(?=\w)(name:|schema|prefix)?(\w*)\}")  # not `{}`, an empty array or object
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,39}\Z")
+_COMMENT = re.compile(r"^ *--.*\n?", re.MULTILINE)  # whole lines: for the reader of the file, not for every execution
 _HEADING = re.compile(r"^-- name: ([a-z_.]+)$", re.MULTILINE)
 
 DEFAULT_PREFIX = "relevo_"
@@ -105,7 +106,7 @@ def _statements(dialect: Dialect) -> Mapping[str, str]:
             for name, body in zip(parts[1::2], parts[2::2], strict=True):
                 if name in texts:
                     raise ConfigError(f"statement {name!r} stands twice in the {dialect} SQL files")
-                texts[name] = body.strip().rstrip(";")
+                texts[name] = _COMMENT.sub("", body).strip().rstrip(";")
     return texts
 
 

@@ -92,6 +92,17 @@ def test_in_a_pipeline_an_append_waits_for_nothing(wire: RoundTrips) -> None:
     assert len(rows(wire.url)) == WARM + 3 + (WARM + 1) * 2
 
 
+def test_questions_in_a_pipeline_are_answered(wire: RoundTrips) -> None:
+    """`find` and `cancel` need an answer, so they wait for one: what is there is found, by its own transaction too."""
+    with psycopg.connect(wire.url) as connection, connection.pipeline():
+        event_id = outbox.add(connection, ORDER)
+        later = outbox.add(connection, ORDER, after=timedelta(hours=1))
+        assert outbox.find(connection, event_id)
+        assert outbox.find(connection, later)
+        assert outbox.cancel(connection, later)
+        assert not outbox.find(connection, later)
+
+
 async def test_in_an_asynchronous_pipeline_an_append_waits_for_nothing(wire: RoundTrips) -> None:
     """The same on psycopg's AsyncConnection."""
     async with await psycopg.AsyncConnection.connect(wire.url) as connection:

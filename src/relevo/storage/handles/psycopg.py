@@ -70,9 +70,9 @@ class PsycopgHandle(CallerHandle):
             text, names = _numbered(sql)
             cursor = raw(connection, row_factory=rows)
             cursor.execute(text, [_literal(params[name]) for name in names])
-        fetched: Rows = cursor.fetchall() if cursor.description or _pending(connection, sql) else []
-        cursor.close()
-        return fetched
+        if not _gives_rows(sql):
+            return []  # in a pipeline nothing is waited for
+        return cursor.fetchall() if cursor.description or not _outside_pipeline(connection) else []
 
     @property
     def copies(self) -> bool:
@@ -129,9 +129,9 @@ class AsyncPsycopgHandle(CallerHandle):
             text, names = _numbered(sql)
             cursor = raw(connection, row_factory=rows)
             await cursor.execute(text, [_literal(params[name]) for name in names])
-        fetched: Rows = await cursor.fetchall() if cursor.description or _pending(connection, sql) else []
-        await cursor.close()
-        return fetched
+        if not _gives_rows(sql):
+            return []  # in a pipeline nothing is waited for
+        return await cursor.fetchall() if cursor.description or not _outside_pipeline(connection) else []
 
     @property
     def copies(self) -> bool:
@@ -176,13 +176,9 @@ def _async_cursors() -> tuple[Any, Any, Any]:
     return AsyncRawCursor, AsyncClientCursor, tuple_row
 
 
-def _pending(connection: Connection[Any] | AsyncConnection[Any], sql: str) -> bool:
-    """In a pipeline the rows of a statement that has some are still to come; the others need not be waited for."""
-    return not _outside_pipeline(connection) and _gives_rows(sql)
-
-
 @cache
 def _gives_rows(sql: str) -> bool:
+    """Told by the text, since in a pipeline the cursor does not know yet."""
     text = sql.lower()
     return " returning " in f" {' '.join(text.split())} " or text.lstrip().startswith(("select", "with", "values"))
 
