@@ -127,6 +127,19 @@ async def test_too_large(rabbitmq_url: str, topic: str) -> None:
     await member.aclose()
 
 
+async def test_a_header_that_amqp_has_no_room_for(rabbitmq_url: str, topic: str) -> None:
+    """Written by hand, around Relevo's checks: rejected with the reason, not tried for ever; its neighbours go."""
+    broker = broker_for(rabbitmq_url, {})
+    member = await broker.subscribe(GROUP, [topic])
+    publisher = await broker.publisher(source=SOURCE)
+    odd = make_message(topic, headers={"x" * 256: "1"})
+    outcomes = await publisher.publish([make_message(topic), odd, make_message(topic, headers={"x" * 255: "1"})])
+    assert set(outcomes) == {1}
+    assert isinstance(rejected := outcomes[1], Rejected) and rejected.code == "cannot_be_encoded"
+    await publisher.aclose()
+    await member.aclose()
+
+
 async def test_reconnects_under_load_and_keeps_order(rabbitmq_url: str, topic: str) -> None:
     """FAILURES row 16: connections of publisher and consumer are cut again and again while messages flow. Nothing
     is lost, every key arrives in order, and an acknowledgement of before a cut settles nothing of after it."""

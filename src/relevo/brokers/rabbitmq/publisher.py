@@ -20,6 +20,10 @@ CAREFUL_FOR_S: Final = 60.0
 """After the server closed the channel on some message, messages go one by one for so long: then it is known which."""
 
 
+SHORT_TEXT_MAX = 255
+"""Bytes of a header's name: AMQP 0-9-1 counts them in one byte."""
+
+
 class RabbitPublisher:
     """The ``Publisher`` port. Not prefix-safe: messages of a call are under way together, and one may be refused while
     the next is taken; the relay hands over one message of a key at a time."""
@@ -189,4 +193,9 @@ class RabbitPublisher:
         size = message.size_bytes()
         if size > limit:
             return Rejected("message_too_large", f"the message has {size:,} bytes, and {limit:,} are allowed")
+        for name in message.headers:
+            if len(name.encode()) > SHORT_TEXT_MAX:  # written by hand; an append through Relevo refuses it
+                return Rejected(
+                    "cannot_be_encoded", f"a header's name has more than {SHORT_TEXT_MAX} bytes: {name[:40]!r}…"
+                )
         return None
