@@ -354,3 +354,49 @@ async def test_a_move_that_waits_is_cancelled(store: Store, tmp_path: Path, data
     with pytest.raises(CancelledJobError, match="what it was"):
         await running
     assert store.query("select source from relevo_meta") == [("mark",)]
+
+
+async def test_markers_follow_each_cursor(store: Store, database: Database) -> None:
+    """A topic with a group of its own has its own cursor, and its rows are judged by that, not by the lane's."""
+    store.do("insert into relevo_cursor (lane) select lane from relevo_lane")
+    store.fill(6, KEYS, TOPIC)
+    store.fill(6, KEYS, "shop.paused")
+    everything = "pg_current_snapshot()::text" if store.is_postgres else "'1:1:'"
+    if store.is_postgres:
+        store.do(f"update relevo_cursor set high_water = 12, snapshot = {everything}")
+        store.do(
+            "insert into relevo_cursor (lane, topic_group, high_water, snapshot) "
+            f"select lane, 'shop.paused', 8, {everything} from relevo_lane"
+        )
+    else:
+        store.do("update relevo_cursor set high_water = 12")
+        store.do(
+            "insert into relevo_cursor (lane, topic_group, high_water) select lane, 'shop.paused', 8 from relevo_lane"
+        )
+    page = await database.run(steps.mark(database.dialect, 0, 5))
+    assert (page.last, page.seen, page.marked) == (5, 5, 5)
+    page = await database.run(steps.mark(database.dialect, 5, 50))
+    assert (page.last, page.seen, page.marked) == (12, 7, 3)
+    assert [row[0] for row in store.query("select seq from relevo_outbox where settled_at is null")] == [9, 10, 11, 12]
+    assert store.query("select count(*) from relevo_outbox where settled_at <> created_at") == [(0,)]
+
+
+async def test_late_rows_of_an_open_window_are_settled_up_to_its_position(pg_database: str) -> None:
+    """While late rows span several pages, those up to the window's position were handed over, although the cursor's own
+    snapshot does not show them: without a marker they would be sent again."""
+    store = postgres_store(pg_database)
+    store.fill(4, KEYS, TOPIC)
+    before = store.query("select pg_current_snapshot()::text")[0][0]
+    for number in range(4, 8):
+        store.fill(1, KEYS, TOPIC, start=number)  # four transactions that the cursor's snapshot does not show
+    window = store.query("select pg_current_snapshot()::text")[0][0]
+    store.do(
+        "insert into relevo_cursor (lane, high_water, snapshot, window_snapshot, window_position) "
+        f"select lane, 8, '{before}', '{window}', 6 from relevo_lane"
+    )
+    database = database_for(store.settings)
+    try:
+        assert (await database.run(steps.mark(database.dialect, 0, 50))).marked == 6
+    finally:
+        await database.aclose()
+    assert [row[0] for row in store.query("select seq from relevo_outbox where settled_at is null")] == [7, 8]
