@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
@@ -27,6 +28,7 @@ from relevo.settings import Settings
 from relevo.storage import auditing, duties, moving
 from relevo.storage.auditing import Act, Job
 from relevo.storage.duties import Duty
+from relevo.storage.moving import Marked
 
 T = TypeVar("T")
 
@@ -123,19 +125,19 @@ class _Move:
     async def _mark(self, after: int | None) -> None:
         while after is not None:
             await self._keep()
-            after = await self._run(lambda after=after: self._page(after))  # type: ignore[misc]
+            page = await self._run(partial(self._page, after))
+            self.marked += page.marked
+            after = page.last if page.seen == BATCH else None
             probe("source.prepared")
 
-    def _page(self, after: int) -> Script[int | None]:
+    def _page(self, after: int) -> Script[Marked]:
         """One page of markers, and where it ended, in one transaction."""
         yield from self._still_wanted()
         page = yield from moving.mark(self.database.dialect, after, BATCH)
-        job = self._job_()
-        self.marked += page.marked
         if not self.closed:  # what is looked at with the relays away is looked at again by a next run
             cursor = {"after": page.last if page.last is not None else after}
-            yield from auditing.advance(job.job_id, cursor=cursor, done=page.marked)
-        return page.last if page.seen == BATCH else None
+            yield from auditing.advance(self._job_().job_id, cursor=cursor, done=page.marked)
+        return page
 
     async def _rebase(self) -> None:
         count, total = BATCH, 0
@@ -208,15 +210,26 @@ class _Move:
             )
 
     async def _index(self, act: Callable[..., None], source: str) -> None:
-        """On a connection of its own, in a thread: it may take long, and holds no transaction."""
+        """On a connection of its own, in a thread: it may take long, and holds no transaction. Whoever interrupts it
+        waits for the partition that is under way."""
+        wanted = True
+
+        def say(text: str) -> None:
+            if not wanted:
+                raise CancelledJobError("interrupted: the same command goes on")
+            if text:
+                self.report(text)
 
         def work() -> None:
             with text_session(self.settings.database) as session:
-                act(session, catalog_of(self.settings), source, self.report)
+                act(session, catalog_of(self.settings), source, say)
 
         working = asyncio.create_task(asyncio.to_thread(work))
-        while not (await asyncio.wait((working,), timeout=self.lease_s / 3))[0]:
-            await self._keep()
+        try:
+            while not (await asyncio.wait((working,), timeout=self.lease_s / 3))[0]:
+                await self._keep()
+        finally:
+            wanted = False
         await working
 
     async def _begin(self) -> None:

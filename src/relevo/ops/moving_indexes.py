@@ -23,6 +23,7 @@ BETWEEN_S: Final = 1.0
 _LOCK_NOT_AVAILABLE = "55P03"
 
 Say = Callable[[str], None]
+"""Tells people what goes on; nothing, if the text is empty. Raises when the work is not wanted any more."""
 
 
 def build(session: TextSession, catalog: Catalog, source: str, say: Say) -> None:
@@ -88,7 +89,6 @@ def _locked(session: TextSession, text: str, what: str, say: Say) -> None:
         except DatabaseError as error:
             if error.code != _LOCK_NOT_AVAILABLE:
                 raise
-        if not told:
-            say(f"waiting for a moment without an open transaction in the outbox, to finish the {what}")
-            told = True
+        say("" if told else f"waiting for a moment without an open transaction in the outbox, to finish the {what}")
+        told = True
         time.sleep(BETWEEN_S)
