@@ -170,7 +170,7 @@ class _Move:
 
     async def _close(self) -> None:
         if not await self._run(lambda: moving.close(self.plan.origin, self.lease_s)):
-            raise LostOwnershipError("the source was changed by somebody else")
+            raise LostOwnershipError("another process changed the source meanwhile: nothing more was done here")
         if not self.closed:
             self.report("relays let go of their lanes")
         self.closed = True
@@ -253,7 +253,7 @@ class _Move:
         if self.duty is None:
             raise LostOwnershipError("another process is moving these tables: nothing more was done here")
         if self.closed:
-            await self._run(lambda: moving.close(self.plan.origin, self.lease_s))
+            await self._close()
 
     async def _run(self, script: Callable[[], Script[T]]) -> T:
         """A deadlock or a moment without the database is no reason to give up; what lasts is."""

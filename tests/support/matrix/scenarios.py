@@ -162,9 +162,11 @@ class LettersScenario(ConsumerScenario):
 
 class MoveScenario(Scenario):
     """The tables are moved to `log`, and back to `mark`, beside a writer and a relay: the way back is what is hit. It
-    sets markers, builds an index, keeps the relay from its lanes, changes the source."""
+    sets markers, builds an index, keeps the relay from its lanes, changes the source. It repeats nothing; but a broker
+    that is slow for a moment has what it did not confirm in half a second sent again, move or no move."""
 
     command = True
+    repeats = True
     step_s = 45.0
 
     def others(self) -> Sequence[str]:
