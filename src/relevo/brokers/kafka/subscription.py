@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from relevo.brokers.kafka.admin import missing
+from relevo.brokers.kafka.ends import Ends
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.brokers.kafka.outcomes import REJECTED
 from relevo.brokers.kafka.reader import Position, Reader
@@ -49,6 +50,7 @@ class KafkaSubscription:
         self._save_error: str | None = None
         self._told = ("", 0.0)
         self._committer: asyncio.Task[None] | None = None
+        self._ends = Ends(options)
         self._reader = Reader(options, group, list(dict.fromkeys(topics)), from_start, self, REVOKE_TIMEOUT_S)
 
     def start(self) -> None:
@@ -117,23 +119,24 @@ class KafkaSubscription:
 
     async def lag(self) -> Mapping[str, int]:
         shards = list(self._shards.values())
+        ends = await self._ends.of([(shard.topic, shard.partition) for shard in shards])
+        known = await self._committed([shard for shard in shards if shard.progress.settled < 0])
+        found: dict[str, int] = {}
+        for shard in shards:
+            low, high = ends[shard.topic, shard.partition]
+            found[shard.name] = max(high - max(low, known.get(shard.name, -1), shard.progress.settled), 0)
+        return found
+
+    async def _committed(self, shards: Sequence[Shard]) -> Mapping[str, int]:
+        """Of shards nothing was delivered of: only the group knows."""
+        if not shards:
+            return {}
         partition_of = confluent().TopicPartition
-
-        def read(consumer: Any) -> Mapping[str, int]:
-            fresh = [shard for shard in shards if shard.progress.settled < 0]  # nothing delivered: ask the group
-            known = {}
-            if fresh:
-                partitions = [partition_of(shard.topic, shard.partition) for shard in fresh]
-                committed = consumer.committed(partitions, timeout=ASK_TIMEOUT_S)
-                known = {shard.name: place.offset for shard, place in zip(fresh, committed, strict=True)}
-            found: dict[str, int] = {}
-            for shard in shards:
-                partition = partition_of(shard.topic, shard.partition)
-                low, high = consumer.get_watermark_offsets(partition, timeout=ASK_TIMEOUT_S, cached=False)
-                found[shard.name] = max(high - max(low, known.get(shard.name, -1), shard.progress.settled), 0)
-            return found
-
-        return await self._reader.run(read, FLUSH_TIMEOUT_S)
+        partitions = [partition_of(shard.topic, shard.partition) for shard in shards]
+        places = await self._reader.run(
+            lambda consumer: consumer.committed(partitions, timeout=ASK_TIMEOUT_S), FLUSH_TIMEOUT_S
+        )
+        return {shard.name: place.offset for shard, place in zip(shards, places, strict=True)}
 
     async def aclose(self) -> None:
         if self._closed:
