@@ -91,6 +91,7 @@ async def test_a_relay_frozen_beyond_its_lease_changes_nothing(relays: Relays) -
     and not one row that B settled changes."""
     if relays.stack.name == EMBEDDED:
         pytest.skip(FROZEN_ON_SQLITE)
+    await relays.open(lease_s=6.0)  # a confirmation is waited for on a slow machine too
     # One page: nothing is read ahead or settled beside it.
     relays.fill(40, keys=8)
     frozen = relays.start("relay.confirmed=freeze:1")

@@ -11,7 +11,7 @@ from relevo.message import Message
 from tests.support.cli import environment
 from tests.support.stacks import Stack
 
-LEASE_S = 1.5
+LEASE_S = 3.0
 PAGE = 50
 UNDER_WAY = 5 * PAGE
 """Messages that a relay has with the broker or is settling, at most: what may be repeated when it is killed."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from relevo.clients import database_for
@@ -26,6 +27,7 @@ from relevo.sources.wal.source import WalSource
 from relevo.storage import pausing
 from tests.support.private_postgres import PrivatePostgres, binaries, private_postgres
 from tests.support.relays import FakePublisher, Running, Store
+from tests.support.waiting import eventually_sync
 
 
 @dataclass
@@ -76,7 +78,19 @@ def wal_database(server: PrivatePostgres) -> Iterator[str]:
                     "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", name
                 )
                 break
-        server.query(f"drop database {name} with (force)")
+        _drop(server, name)
+
+
+def _drop(server: PrivatePostgres, name: str) -> None:
+    """The server ends all sessions when one of them died in the middle (a walsender, say): then once more."""
+
+    def dropped() -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            server.query(f"drop database if exists {name} with (force)")
+            return True
+        return False
+
+    eventually_sync(dropped, what=f"{name} is dropped", every_s=0.2)
 
 
 @contextlib.contextmanager
