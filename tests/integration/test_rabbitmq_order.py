@@ -6,6 +6,7 @@ A server puts what is returned behind what was returned before it. These tests r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -117,7 +118,8 @@ async def test_order_of_a_key_over_many_returns(rabbitmq_url: str, topic: str) -
         effects.add(worked)
         await owner.settle([delivery for at, delivery in enumerate(worked) if at % 4 != 1])
         await owner.hand_back(worked[-2:])
-        await owner.flush()
+        with contextlib.suppress(UnreachableError):  # its connection went between: what it settled comes again
+            await owner.flush()
         match number % 5:
             case 0 | 2:
                 let_go(owner._connection)

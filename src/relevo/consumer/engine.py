@@ -249,15 +249,15 @@ class ConsumerEngine:
 
     async def _beat(self, subscription: Subscription) -> None:
         """Renew this process's row and the leases of the keys it drains, three times per lease; look at the lag."""
+        lease_s = self._settings.lease_s
         while True:
-            await asyncio.sleep(self._settings.lease_s / 3)
+            await asyncio.sleep(lease_s / 3)
             await self._database.run(self._registration)
-            await self._database.run(
-                lambda: holding.renew("consumer", self.consumer.name, self._owner, self._settings.lease_s)
-            )
+            await self._database.run(lambda: holding.renew("consumer", self.consumer.name, self._owner, lease_s))
             try:
-                self._lag = await subscription.lag()
-            except UnreachableError:
+                async with asyncio.timeout(lease_s / 3):  # the lease is not to wait for it
+                    self._lag = await subscription.lag()
+            except (UnreachableError, TimeoutError):
                 self._lag = {}
 
     async def _register(self) -> None:

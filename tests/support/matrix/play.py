@@ -53,7 +53,8 @@ def _reach(case: Case, system: System, scenario: Scenario) -> Child:
     ended = "" if armed.running else "; the process ended by itself"
     raise AssertionError(
         f"{case.point} was not reached by {type(scenario).__name__}{ended}: give it a step that leads there, in "
-        "tests/support/matrix/scenarios.py\n" + "\n".join(system.tails())
+        f"tests/support/matrix/scenarios.py\n{system.account()}, unsettled {system.unsettled()}\n"
+        + "\n".join(system.tails())
     )
 
 

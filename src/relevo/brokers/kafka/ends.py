@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
-from relevo.brokers.kafka.admin import REQUEST_TIMEOUT_S
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.clients.confluent import confluent, make
 from relevo.errors import UnreachableError
 
+TIMEOUT_S: Final = 10.0
 Partition = tuple[str, int]
 
 
@@ -36,10 +36,10 @@ class Ends:
         places = [module.TopicPartition(topic, partition) for topic, partition in partitions]
         spec = module.admin.OffsetSpec
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S + 2.0):
-                lows, highs = await asyncio.gather(
-                    *[self._ask(dict.fromkeys(places, at())) for at in (spec.earliest, spec.latest)]
-                )
+            async with asyncio.timeout(2 * TIMEOUT_S + 1.0):
+                # One after the other: a client that does not know the leaders yet may leave the second one waiting.
+                lows = await self._ask(dict.fromkeys(places, spec.earliest()))
+                highs = await self._ask(dict.fromkeys(places, spec.latest()))
         except module.KafkaException as error:
             raise UnreachableError(f"{error.args[0].name()}: {error.args[0].str()}") from error
         except TimeoutError:
@@ -47,6 +47,6 @@ class Ends:
         return {partition: (low, high) for partition, low, high in zip(partitions, lows, highs, strict=True)}
 
     async def _ask(self, wanted: Mapping[Any, Any]) -> list[int]:
-        asked = self._admin.list_offsets(wanted, request_timeout=REQUEST_TIMEOUT_S)
+        asked = self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S)
         found = await asyncio.gather(*[asyncio.wrap_future(asked[place]) for place in wanted])
         return [int(each.offset) for each in found]
