@@ -111,7 +111,9 @@ async def test_an_outage_of_the_broker_keeps_the_letter_and_nothing_waits_for_it
         assert it.runner.health().ready and waiting(store) == 1 and says.log == []
         away = False
         await eventually(lambda: waiting(store) == 0, what="it is published by itself", timeout_s=PATIENCE_S)
-        assert it.runner.health().detail["billing"]["dead_letters"]["problem"] is None
+        await eventually(
+            lambda: it.runner.health().detail["billing"]["dead_letters"]["problem"] is None, what="the problem is over"
+        )
     assert [message.topic for message in says.log] == ["billing.shop.dlq"] and broker.ensured == ["billing.shop.dlq"]
     assert held(store)[0][0] == "parked"
 

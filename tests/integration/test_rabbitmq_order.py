@@ -92,6 +92,7 @@ async def taken(member: RabbitSubscription, timeout_s: float) -> Sequence[Delive
         return ()
 
 
+@pytest.mark.soak
 async def test_order_of_a_key_over_many_returns(rabbitmq_url: str, topic: str) -> None:
     """Two members compete for one queue of 600 messages of three keys. Fifteen times whoever has it works off a few of
     what is in its hands, settles some of them out of order, hands some back, and then leaves, loses its connection or
