@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Literal, TypeVar
+from typing import Literal
 
 import click
 
 from relevo.cli.context import CliContext, progress
+from relevo.cli.database import on_database
 from relevo.cli.output import document, output_option
-from relevo.clients import database_for
 from relevo.effects import EFFECTS, Effect, EffectRunner
 from relevo.ops import effects as ops
 from relevo.ops.acting import actor_of
 from relevo.ops.importing import import_all
-from relevo.ports.database import Database
 from relevo.runtime.health import HealthServer
 from relevo.runtime.supervise import supervise
 from relevo.settings import Settings
 
-T = TypeVar("T")
 Output = Literal["table", "json", "jsonl"]
 STATES = ("pending", "sent", "done", "failed", "unknown")
 
@@ -67,7 +64,9 @@ def list_(
     context: CliContext, state: str | None, name: str | None, key: str | None, limit: int, output: Output
 ) -> None:
     """The newest effects."""
-    lines = _with(context, lambda database: ops.listed(database, name=name, state=state, key=key, limit=limit))
+    lines = on_database(
+        context.settings(), lambda database: ops.listed(database, name=name, state=state, key=key, limit=limit)
+    )
     if output == "json":
         document(lines, output)
     elif output == "jsonl":
@@ -83,7 +82,10 @@ def list_(
 @click.pass_obj
 def show(context: CliContext, effect_id: int, output: Output) -> None:
     """Everything about one effect."""
-    document(_with(context, lambda database: ops.show(database, effect_id)), "json" if output == "table" else output)
+    document(
+        on_database(context.settings(), lambda database: ops.show(database, effect_id)),
+        "json" if output == "table" else output,
+    )
 
 
 @command.command("resolve")
@@ -100,21 +102,10 @@ def resolve(
     if verdict is None:
         raise click.UsageError("say --done or --not-done")
     who = actor or actor_of()
-    detail = _with(context, lambda database: ops.resolve(database, effect_id, verdict, why=why, actor=who))
+    detail = on_database(
+        context.settings(), lambda database: ops.resolve(database, effect_id, verdict, why=why, actor=who)
+    )
     progress(f"effect {detail.effect_id} ({detail.name}/{detail.key}) is {detail.state} now")
-
-
-def _with(context: CliContext, work: Callable[[Database], Awaitable[T]]) -> T:
-    settings = context.settings()
-
-    async def run() -> T:
-        database = database_for(settings.database, connections_max=1)
-        try:
-            return await work(database)
-        finally:
-            await database.aclose()
-
-    return asyncio.run(run())
 
 
 def _table(lines: list[ops.EffectLine]) -> None:

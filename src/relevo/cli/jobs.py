@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Literal, TypeVar
+from typing import Literal
 from uuid import UUID
 
 import click
 
 from relevo.cli.context import CliContext, progress
+from relevo.cli.database import on_database
 from relevo.cli.output import document, output_option
-from relevo.clients import database_for
 from relevo.ops import jobs as ops
 from relevo.ops.acting import actor_of
-from relevo.ports.database import Database
 
-T = TypeVar("T")
 Output = Literal["table", "json", "jsonl"]
 STATES = ("running", "paused", "done", "cancelled", "failed")
 
@@ -33,7 +29,7 @@ def command() -> None:
 @click.pass_obj
 def list_(context: CliContext, state: str | None, limit: int, output: Output) -> None:
     """The newest jobs."""
-    lines = _with(context, lambda database: ops.listed(database, state=state, limit=limit))
+    lines = on_database(context.settings(), lambda database: ops.listed(database, state=state, limit=limit))
     if output == "json":
         document(lines, output)
     elif output == "jsonl":
@@ -56,7 +52,7 @@ def cancel(context: CliContext, job_id: UUID, why: str, actor: str | None, outpu
     arrived meanwhile are named, and are live when a process of the consumer has worked those off.
     """
     who = actor or actor_of()
-    done = _with(context, lambda database: ops.cancel(database, job_id, actor=who, reason=why))
+    done = on_database(context.settings(), lambda database: ops.cancel(database, job_id, actor=who, reason=why))
     if output != "table":
         document(done, output)
         return
@@ -67,19 +63,6 @@ def cancel(context: CliContext, job_id: UUID, why: str, actor: str | None, outpu
             f"not live yet, since messages arrived meanwhile: {', '.join(done.held_keys[:10])}{more}. They are when a "
             f"process of consumer {done.consumer} has worked those off"
         )
-
-
-def _with(context: CliContext, work: Callable[[Database], Awaitable[T]]) -> T:
-    settings = context.settings()
-
-    async def run() -> T:
-        database = database_for(settings.database, connections_max=1)
-        try:
-            return await work(database)
-        finally:
-            await database.aclose()
-
-    return asyncio.run(run())
 
 
 def _table(lines: list[ops.JobLine]) -> None:

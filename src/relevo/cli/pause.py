@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import click
 
 from relevo.cli.context import CliContext, progress
-from relevo.clients import database_for
+from relevo.cli.database import on_database
 from relevo.ops import pauses
 from relevo.ops.acting import actor_of
 from relevo.settings import Settings
@@ -57,15 +56,8 @@ def command(
 
 def act(settings: Settings, what: Target, verb: Literal["pause", "resume"], actor: str | None, why: str) -> None:
     """Do it, and say what happened."""
-    if asyncio.run(_change(settings, what, verb, actor or actor_of(), why)):
+    who = actor or actor_of()
+    if on_database(settings, lambda database: pauses.change(database, what, act=verb, who=who, why=why)):
         progress(f"{what.kind} {what.name} is {'paused' if verb == 'pause' else 'resumed'}")
     else:
         progress(f"{what.kind} {what.name} was {'paused already' if verb == 'pause' else 'not paused'}: no change")
-
-
-async def _change(settings: Settings, what: Target, verb: Literal["pause", "resume"], who: str, why: str) -> bool:
-    database = database_for(settings.database, connections_max=1)
-    try:
-        return await pauses.change(database, what, act=verb, who=who, why=why)
-    finally:
-        await database.aclose()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
 import click
 
 from relevo.cli.context import CliContext, progress
+from relevo.cli.database import on_database
 from relevo.cli.output import document, output_option
-from relevo.clients import database_for
 from relevo.ops import purge as purging
 from relevo.ops.acting import actor_of
 from relevo.ops.purge import PARTS, Part
@@ -53,7 +52,7 @@ def command(
     parts = purging.chosen(settings, [part for part in PARTS if named[part]])
     then = "partitions" if "partitions" in parts else settings.retention.then
     if dry_run or not yes:
-        found = asyncio.run(_count(settings, parts))
+        found = on_database(settings, lambda database: purging.count(database, settings, parts))
         if dry_run:
             _show(found, then, output, dry_run=True)
             return
@@ -61,7 +60,7 @@ def command(
             progress("nothing is old enough")
             return
         click.confirm(_question(found, then), abort=True, err=True)
-    _show(asyncio.run(_purge(settings, parts, actor or actor_of())), then, output, dry_run=False)
+    _show(_purge(settings, parts, actor or actor_of()), then, output, dry_run=False)
 
 
 def _question(found: Purged, then: str) -> str:
@@ -101,15 +100,7 @@ def _show(done: Purged, then: str, output: Literal["table", "json", "jsonl"], *,
     click.echo(f"effects  {done.effects:,} {would}deleted")
 
 
-async def _count(settings: Settings, parts: Sequence[Part]) -> Purged:
-    database = database_for(settings.database, connections_max=1)
-    try:
-        return await purging.count(database, settings, parts)
-    finally:
-        await database.aclose()
-
-
-async def _purge(settings: Settings, parts: Sequence[Part], actor: str) -> Purged:
+def _purge(settings: Settings, parts: Sequence[Part], actor: str) -> Purged:
     said = 0
 
     def report(done: Purged) -> None:
@@ -118,8 +109,4 @@ async def _purge(settings: Settings, parts: Sequence[Part], actor: str) -> Purge
             said = done.total
             progress(f"{done.outbox:,} messages, {done.inbox:,} inbox rows")
 
-    database = database_for(settings.database, connections_max=1)
-    try:
-        return await purging.purge(database, settings, parts, actor=actor, report=report)
-    finally:
-        await database.aclose()
+    return on_database(settings, lambda database: purging.purge(database, settings, parts, actor=actor, report=report))

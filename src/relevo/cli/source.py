@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 import click
 
 from relevo.cli.context import CliContext, progress
+from relevo.cli.database import on_database
 from relevo.clients import database_for
 from relevo.ops import moving
 from relevo.ops.acting import actor_of
 from relevo.ops.moving import Moved
-from relevo.ops.moving_plan import MovePlan, plan
+from relevo.ops.moving_plan import plan
 from relevo.settings import Settings
 
 
@@ -34,7 +36,7 @@ def move(context: CliContext, target: str, dry_run: bool, yes: bool, actor: str 
     with the new source. Needs a role that owns the tables, as `relevo migrate` does.
     """
     settings = context.settings()
-    found = asyncio.run(_plan(settings, target))
+    found = on_database(settings, lambda database: plan(database, target))
     if not found.steps:
         progress(f"the source is {target!r} already: nothing to do")
         return
@@ -54,17 +56,6 @@ def move(context: CliContext, target: str, dry_run: bool, yes: bool, actor: str 
         )
 
 
-async def _plan(settings: Settings, target: str) -> MovePlan:
-    database = database_for(settings.database, connections_max=1)
-    try:
-        return await plan(database, target)
-    finally:
-        await database.aclose()
-
-
 async def _move(settings: Settings, target: str, actor: str, reason: str) -> Moved | None:
-    database = database_for(settings.database, connections_max=2)
-    try:
+    async with aclosing(database_for(settings.database, connections_max=2)) as database:
         return await moving.move(database, settings, target, actor=actor, reason=reason, report=progress)
-    finally:
-        await database.aclose()

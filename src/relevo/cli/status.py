@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Literal
 
 import click
 
 from relevo.cli.context import CliContext
+from relevo.cli.database import on_database
 from relevo.cli.output import document, output_option
 from relevo.clients import database_for
 from relevo.errors import UnreachableError
@@ -29,15 +31,7 @@ def command(context: CliContext, watch: bool, output: Literal["table", "json", "
     if watch:
         asyncio.run(_watch(settings, output))
     else:
-        _show(asyncio.run(_once(settings)), output)
-
-
-async def _once(settings: Settings) -> Status:
-    database = database_for(settings.database, connections_max=1)
-    try:
-        return await status(database, settings)
-    finally:
-        await database.aclose()
+        _show(on_database(settings, lambda database: status(database, settings)), output)
 
 
 async def _watch(settings: Settings, output: Literal["table", "json", "jsonl"]) -> None:
@@ -60,16 +54,13 @@ async def _watch(settings: Settings, output: Literal["table", "json", "jsonl"]) 
 
 async def _every_second(settings: Settings) -> AsyncIterator[Status | UnreachableError]:
     """A status per second; an outage is an item too, since whoever watches wants to see it end."""
-    database = database_for(settings.database, connections_max=1)
-    try:
+    async with aclosing(database_for(settings.database, connections_max=1)) as database:
         while True:
             try:
                 yield await status(database, settings)
             except UnreachableError as error:
                 yield error
             await asyncio.sleep(REFRESH_S)
-    finally:
-        await database.aclose()
 
 
 def _show(report: Status, output: Literal["table", "json", "jsonl"]) -> None:

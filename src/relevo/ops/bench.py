@@ -10,6 +10,7 @@ import contextlib
 import resource
 import statistics
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from relevo.brokers import broker_for, confirms
@@ -45,13 +46,10 @@ class Sizes:
 async def look(settings: Settings, sizes: Sizes) -> Plan:
     """What ``bench`` would do; changes nothing. Raises ``CheckFailedError`` where relays run or messages wait,
     ``UnreachableError`` or ``SchemaError`` for database and broker."""
-    database = database_for(settings.database, connections_max=1)
-    try:
+    async with aclosing(database_for(settings.database, connections_max=1)) as database:
         broker = broker_for(settings.broker.url, settings.broker.options)
         await broker.check()
         return await _plan(database, broker, settings, sizes)
-    finally:
-        await database.aclose()
 
 
 async def bench(

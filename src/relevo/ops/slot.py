@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass
 from importlib import resources
 from typing import TypeVar
@@ -185,11 +186,8 @@ def _blocking(settings: Settings, act: Callable[[Database], Awaitable[T]]) -> T:
         raise ConfigError("replication slots are PostgreSQL's: database.url names another database")
 
     async def run() -> T:
-        database = database_for(settings.database, connections_max=2)
-        try:
+        async with aclosing(database_for(settings.database, connections_max=2)) as database:
             return await act(database)
-        finally:
-            await database.aclose()
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, run()).result()

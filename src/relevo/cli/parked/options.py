@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -10,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from relevo.cli import database
 from relevo.cli.context import progress
-from relevo.clients import database_for
 from relevo.ops.parked import Operator, Tally, whoami
 from relevo.ports.database import Database
 from relevo.settings import Settings
@@ -126,15 +125,11 @@ def confirm(question: str, *, yes: bool) -> None:
 def on_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T:
     """Run ``work`` on a connection of its own, after a look whether the tables are there."""
 
-    async def run() -> T:
-        database = database_for(settings.database, connections_max=1)
-        try:
-            await ensure_ready(database, settings)
-            return await work(database)
-        finally:
-            await database.aclose()
+    async def checked(connected: Database) -> T:
+        await ensure_ready(connected, settings)
+        return await work(connected)
 
-    return asyncio.run(run())
+    return database.on_database(settings, checked)
 
 
 def counted(tally: Tally) -> str:
