@@ -60,16 +60,14 @@ def product() -> list[Case]:
 
 
 def kills() -> list[Case]:
-    """Every point once. Those of an effect are in ``tests/faults/test_effect_processes.py``; their rows on SQLite are
-    soak, since the performer's process stood still without a claim in one of twenty (an open fault, cause unknown)."""
-    return [Case(point, "kill", EMBEDDED) for point in KNOWN if not point.startswith("effect.")]
+    """Every point once."""
+    return [Case(point, "kill", EMBEDDED) for point in KNOWN]
 
 
 def shard(commit: str | None = None) -> list[Case]:
     """A few rows of the rest, others for every commit, so that all have their turn."""
     seed = commit or _commit()
-    first = {*kills(), *(Case(point, "kill", EMBEDDED) for point in KNOWN)}
-    rest = [case for case in product() if case not in first and case.not_applicable is None]
+    rest = [case for case in product() if case not in kills() and case.not_applicable is None]
     return sorted(rest, key=lambda case: hashlib.sha256(f"{seed} {case}".encode()).digest())[:SHARD]
 
 

@@ -61,7 +61,6 @@ class EffectScenario(Scenario):
 
     role = "effects"
     switches = ("ACTS",)
-    step_s = 45.0
 
     def others(self) -> Sequence[str]:
         return ["relay", "consumer"]

@@ -30,7 +30,7 @@ ACCOUNTS = 5
 ROLES = {
     "relay": ["relay"],
     "consumer": ["consume", "tests.support.matrix.app:books"],
-    "effects": ["effects", "run", "tests.support.matrix.app:ship"],
+    "effects": ["effects", "run", "tests.support.matrix.acts:ship"],
 }
 """Processes by what they do: the arguments of ``relevo``."""
 
