@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import secrets
@@ -16,7 +17,7 @@ from relevo import wire
 from relevo.brokers import broker_for
 from relevo.brokers.kafka.sizes import record_bytes
 from relevo.message import Message
-from relevo.outcome import Rejected, Unconfirmed
+from relevo.outcome import Accepted, Rejected, Unconfirmed
 from relevo.testing.broker_processes import make_message
 from tests.support.stacks import set_config
 
@@ -76,11 +77,30 @@ async def test_nothing_passes_what_the_broker_refuses(kafka_url: str, topic: str
         await publisher.aclose()
 
 
+async def test_nothing_passes_the_first_message_of_a_new_producer(kafka_url: str, topic: str) -> None:
+    """The same where the broker has stored nothing of this producer yet, so that it would take any sequence number."""
+    huge = make_message(topic, key=b"k", payload=b"x" * 50_000)
+    later = [make_message(topic, key=b"k", payload=b"y" * 300) for _ in range(200)]
+    others = [make_message(topic, key=b"o%d" % number) for number in range(50)]
+    publisher = await broker_for(kafka_url, {"batch.size": 5_000}).publisher(source=SOURCE)
+    try:
+        assert (await publisher.probe(topic)) == Accepted()  # the limit is known, and lowered afterwards
+        set_config(kafka_url, topic, "max.message.bytes", "10000")
+        outcomes = await publisher.publish([huge, *later, *others])
+        assert all(isinstance(outcomes[index], Unconfirmed | Rejected) for index in range(201)), outcomes
+        assert isinstance((await publisher.publish([huge]))[0], Rejected)
+        assert await publisher.publish(others) == {}
+        assert not {message.event_id for message in later} & set(await arrived(kafka_url, topic, others[-1]))
+    finally:
+        await publisher.aclose()
+
+
 @pytest.mark.parametrize(("gapless", "in_flight"), [(False, 5), (False, 1), (True, 1)])
 async def test_why_the_client_runs_gapless(kafka_url: str, topic: str, gapless: bool, in_flight: int) -> None:
     """The client alone, without our purge: after a refusal by the broker an idempotent producer delivers the later
-    messages of the partition all the same; in gapless mode with one request in flight it delivers none. (With five, a
-    new producer's second batch was stored: the broker takes any sequence number from one it does not know yet.)"""
+    messages of the partition all the same; in gapless mode it delivers none, once the partition has stored a message
+    of this producer. (Before that the second batch is stored now and then: the broker takes any sequence number from
+    one it does not know yet. Hence the publisher's first contact.)"""
     from confluent_kafka import KafkaException, Producer
 
     set_config(kafka_url, topic, "max.message.bytes", "10000")
@@ -99,14 +119,19 @@ async def test_why_the_client_runs_gapless(kafka_url: str, topic: str, gapless: 
         if error is None:
             delivered.append(number)
 
+    producer.produce(topic, b"", b"k", on_delivery=functools.partial(report, -1))
+    while not delivered:
+        producer.poll(0.1)
+    delivered.clear()
     producer.produce(topic, b"x" * 50_000, b"k", on_delivery=functools.partial(report, 0))
-    for number in range(1, 200):
-        producer.produce(topic, b"y" * 300, b"k", on_delivery=functools.partial(report, number))
+    with contextlib.suppress(KafkaException):  # fatal, as gapless mode says; also in the polling below
+        for number in range(1, 200):
+            producer.produce(topic, b"y" * 300, b"k", on_delivery=functools.partial(report, number))
     deadline = time.monotonic() + 20
     while len(producer) and time.monotonic() < deadline:
         try:
             producer.poll(0.1)
-        except KafkaException:  # fatal, as gapless mode says
+        except KafkaException:
             producer.purge()
     assert len(producer) == 0
     assert delivered == ([] if gapless else list(range(1, 200)))

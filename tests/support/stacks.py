@@ -162,13 +162,20 @@ def build(name: str, folder: Path, request: pytest.FixtureRequest) -> Stack:
 
 
 def set_config(kafka_url: str, topic: str, name: str, value: str) -> None:
-    """One setting of a topic that exists."""
+    """One setting of a topic that exists; the broker goes by it when this returns.
+
+    It says so a moment before it does; but changes are applied one after the other, so a second one that shows means
+    that the first is through."""
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": kafka_url.removeprefix("kafka://")})
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    for setting, wanted in ((name, value), ("file.delete.delay.ms", str(50_000 + secrets.randbelow(10_000)))):
+        entry = ConfigEntry(setting, wanted, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(10)
+        deadline = time.monotonic() + 20
+        while admin.describe_configs([resource])[resource].result(10)[setting].value != wanted:
+            assert time.monotonic() < deadline, f"{setting} of {topic} does not become {wanted}"
 
 
 def numbers(messages: Sequence[Message], key: bytes | None = None) -> list[int]:

@@ -27,10 +27,12 @@ DEFAULT_LIMIT_BYTES: Final = 1_048_588
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``refused``: why nothing can be sent there. ``limit_bytes``: ``max.message.bytes``, of a whole record batch."""
+    """``refused``: why nothing can be sent there. ``limit_bytes``: ``max.message.bytes``, of a whole record batch.
+    ``partitions``: how many there are, 0 where it is not known."""
 
     refused: PublishOutcome | None
     limit_bytes: int = DEFAULT_LIMIT_BYTES
+    partitions: int = 0
 
 
 class Topics:
@@ -73,6 +75,7 @@ class Topics:
         )
         if isinstance(described, Exception):
             return Topic(_outcome(name, described))
+        partitions = len(described.partitions)
         resource = module.admin.ConfigResource(module.admin.ConfigResource.Type.TOPIC, name)
         config = await self._call(
             lambda admin: admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
@@ -81,8 +84,8 @@ class Topics:
             # Describing a topic and its configuration are two rights. Without the second the default is assumed, and a
             # message the broker refuses after all costs a restart of the producer.
             outcome = _outcome(name, config)
-            return Topic(outcome if isinstance(outcome, Unavailable) else None)
-        return Topic(None, int(config["max.message.bytes"].value))
+            return Topic(outcome if isinstance(outcome, Unavailable) else None, partitions=partitions)
+        return Topic(None, int(config["max.message.bytes"].value), partitions)
 
     async def create(self, names: Sequence[str], partitions: int, replication: int) -> Sequence[str]:
         """Create those that are missing; returns them."""

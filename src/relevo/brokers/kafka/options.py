@@ -92,8 +92,7 @@ class KafkaOptions:
             "batch.size": batch_bytes,
             "enable.idempotence": True,
             "enable.gapless.guarantee": True,
-            # A broker that knows nothing yet of this producer in a partition takes any sequence number. With more in
-            # flight, the second batch is stored although the first was refused (measured with Kafka 4.3.1).
+            # docs/decisions/0002: what is on its way behind a refused batch should be little.
             "max.in.flight.requests.per.connection": 1,
             "acks": "all",
             "message.timeout.ms": 0,

@@ -1,18 +1,18 @@
 """Publishing to Kafka: pipelined, idempotent, and prefix-safe.
 
-What an idempotent producer does not do by itself is to stop behind a refused message: with three of a key in flight and
-the first too large, the second and third are delivered. So the size and the existence of the topic are checked before
-``produce``; a local time-out never fires; and when the broker refuses a message all the same, librdkafka's gapless mode
-with one request in flight fails everything behind it, the producer is emptied, and a new one takes over once every
-message is accounted for.
+An idempotent producer does not stop behind a refused message by itself: with three of a key in flight and the first too
+large, the others are delivered. So size and topic are checked before ``produce``; no local time-out ever fires; where
+the broker does not know the producer yet, a key's first message goes ahead (``first_contact``); and when the broker
+refuses a message all the same, it refuses what is on its way behind it, the client's gapless mode fails the rest, the
+producer is emptied, and a new one takes over once every message is accounted for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from relevo import wire
 from relevo.brokers.kafka import CAPABILITIES
@@ -107,10 +107,16 @@ class KafkaPublisher:
             if self._watcher is None or self._watcher.done():
                 self._watcher = asyncio.create_task(self._watch())
             sent = 0
+            rest: Sequence[int] = range(len(messages))
             try:
-                for start in range(0, len(messages), CHUNK):
-                    sent += await self._produce(call, topics, range(start, min(start + CHUNK, len(messages))))
-                    if start + CHUNK < len(messages):
+                if first := sender.first_contact.first(messages, topics):
+                    sent = await self._produce(call, topics, first, call.report_first)
+                    await call.reports(sent)
+                    sender.first_contact.conclude(topics)
+                    rest = sorted({*rest}.difference(first))
+                for start in range(0, len(rest), CHUNK):
+                    sent += await self._produce(call, topics, rest[start : start + CHUNK], call.report)
+                    if start + CHUNK < len(rest):
                         await asyncio.sleep(0)
             finally:
                 call.sent_all(sent)
@@ -122,13 +128,12 @@ class KafkaPublisher:
             self._suspects.cleared(messages, call.outcomes)
         return call.outcomes
 
-    async def _produce(self, call: Call, topics: Mapping[str, Topic], indices: range) -> int:
+    async def _produce(
+        self, call: Call, topics: Mapping[str, Topic], indices: Sequence[int], report: Callable[[Any, Any], None]
+    ) -> int:
         """Hand these messages to the client; how many it took. The rest has its outcome."""
         sender, messages, refusals = call.sender, call.messages, self._refusals
-        produce, report, encode, source, small = (
-            *(sender.producer.produce, call.report, wire.encode),
-            *(self._source, self._small_bytes),
-        )
+        produce, encode, source, small = sender.producer.produce, wire.encode, self._source, self._small_bytes
         sent = 0
         for index in indices:
             message = messages[index]
@@ -164,9 +169,6 @@ class KafkaPublisher:
 
     def _not_sent(self, call: Call, index: int, outcome: PublishOutcome) -> None:
         call.outcomes[index] = outcome
-        self._refuse(call, index)
-
-    def _refuse(self, call: Call, index: int) -> None:
         message = call.messages[index]
         if message.key is not None:
             self._refusals.refuse(call.number, (message.topic, message.key))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from relevo.brokers.kafka.failures import Failure
+from relevo.brokers.kafka.first_contact import FirstContact
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.clients.confluent import confluent, log, make
 from relevo.outcome import PublishOutcome
@@ -24,6 +25,7 @@ class Call:
     """
 
     __slots__ = (
+        "_confirmed",
         "_expected",
         "_loop",
         "done",
@@ -48,6 +50,7 @@ class Call:
         self.reported = 0
         self._expected = -1
         self._loop = asyncio.get_running_loop()
+        self._confirmed: asyncio.Future[None] | None = None
         self.done: asyncio.Future[None] = self._loop.create_future()
 
     def report(self, error: Any, message: Any) -> None:
@@ -58,17 +61,34 @@ class Call:
             self.sender.failed(self, failure)
         self.reported += 1
         if self.reported == self._expected:
-            _tell(self._loop, self._finish)
+            _tell(self._loop, self._finish, self.reported)
+
+    def report_first(self, error: Any, message: Any) -> None:
+        """The same, of a message that goes ahead of its key."""
+        if error is None:
+            self.sender.first_contact.met(message.topic(), message.key() or b"", message.partition())
+        self.report(error, message)
+
+    async def reports(self, count: int) -> None:
+        """Wait for the reports of the first ``count`` messages; more will be handed over afterwards. Returns without
+        them when this call was given up."""
+        self._confirmed = self._loop.create_future()
+        self._expected = count
+        if self.reported < count:
+            await asyncio.wait([self._confirmed, self.done], return_when=asyncio.FIRST_COMPLETED)
+        self._confirmed = None
+        self._expected = -1
 
     def sent_all(self, count: int) -> None:
         """``count`` messages were handed to the producer; no more will be."""
         self._expected = count
         if self.reported >= count:
-            self._finish()
+            self._finish(count)
 
-    def _finish(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
+    def _finish(self, count: int) -> None:
+        waited_for = self._confirmed or self.done
+        if count == self._expected and not waited_for.done():
+            waited_for.set_result(None)
 
 
 class Sender:
@@ -91,6 +111,7 @@ class Sender:
         self.stuck_topics: set[str] | None = None
         """Of an outage: the topics whose messages did not move. Others were only taken back with them."""
         self.last_error = ""
+        self.first_contact = FirstContact()
         self.failed = on_failure
         self.replaced = replaced
         """Done when, after it broke, every message is accounted for."""
@@ -129,8 +150,8 @@ class Sender:
             log.debug("producer: %s", self.last_error)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[int], None], count: int) -> None:
     try:
-        loop.call_soon_threadsafe(callback)
+        loop.call_soon_threadsafe(callback, count)
     except RuntimeError:
         pass  # the loop is closed: nobody waits any more
