@@ -60,6 +60,6 @@ class Policy:
     inline_retry_s: float = 2.0
 
 
-PROBE_BACKOFF = Backoff(attempts=1, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500))
+PROBE_BACKOFF = Backoff(attempts=1, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=250))
 """Between probes of an unavailable destination or database; ``attempts`` does not matter there. The cap is what work is
-late by after an outage; a probe is one question, so two to four a second of each process cost nothing over hours."""
+late by after an outage; a probe is one question, so four to eight a second of each process cost nothing over hours."""

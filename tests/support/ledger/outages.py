@@ -127,16 +127,19 @@ async def _connected(url: str, topic: str) -> float:
 async def stored(url: str, topic: str, consumer: str) -> AsyncGenerator[int, None]:
     """How many messages of ``topic`` the broker holds (RabbitMQ: for ``consumer``), asked with each step."""
     if url.startswith("kafka"):
-        from confluent_kafka import Consumer, TopicPartition
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import AdminClient, OffsetSpec
 
-        client = Consumer({"bootstrap.servers": urlsplit(url).netloc, "group.id": "count", "log_level": 0})
-        try:
-            partitions = list((await asyncio.to_thread(client.list_topics, topic, 10)).topics[topic].partitions)
-            while True:
-                ends = [client.get_watermark_offsets(TopicPartition(topic, number), 10) for number in partitions]
-                yield sum(end for _, end in ends)
-        finally:
-            client.close()
+        admin = AdminClient({"bootstrap.servers": urlsplit(url).netloc, "log_level": 0})
+        partitions = list((await asyncio.to_thread(admin.list_topics, topic, 10)).topics[topic].partitions)
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+        while True:
+            try:
+                ends = [found.result(10).offset for found in admin.list_offsets(wanted, request_timeout=10.0).values()]
+            except KafkaException:  # a broker that has just come back does not know its partitions yet
+                await asyncio.sleep(0.01)
+            else:
+                yield sum(ends)
     import aiormq
 
     connection = await aiormq.connect(url)

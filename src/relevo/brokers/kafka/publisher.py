@@ -10,6 +10,7 @@ producer is emptied, and a new one takes over once every message is accounted fo
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +18,7 @@ from typing import Any, Final
 from relevo import wire
 from relevo.brokers.kafka import CAPABILITIES
 from relevo.brokers.kafka.admin import Topic, Topics
-from relevo.brokers.kafka.failures import Failure, locate
+from relevo.brokers.kafka.failures import Failure
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.brokers.kafka.outcomes import classify
 from relevo.brokers.kafka.reports import Reports, too_large
@@ -195,11 +196,13 @@ class KafkaPublisher:
         ):
             await self._retire(self._sender)
         if self._sender is None:
-            replaced = self._loop.create_future()
-            self._sender = await asyncio.to_thread(
-                Sender, self._options, self._batch_bytes, one_by_one, self._failed, self._fatal, replaced
-            )
+            self._sender = await self._made(one_by_one)
         return self._sender
+
+    async def _made(self, one_by_one: bool) -> Sender:
+        replaced = self._loop.create_future()
+        make = functools.partial(Sender, self._options, self._batch_bytes, one_by_one, self._failed, self._fatal)
+        return await asyncio.to_thread(make, replaced)
 
     async def _retire(self, sender: Sender) -> None:
         """Let ``sender`` finish, and end it; it may also break meanwhile."""
@@ -279,21 +282,14 @@ class KafkaPublisher:
                 sender.stuck_topics = {failure.topic for failure in oldest.failed}
             await asyncio.to_thread(sender.close)
         finally:
-            if self._sender is sender:
-                self._sender = None
+            # In an outage the successor is there before it is needed: a broker that has just come back keeps whoever
+            # asks for a producer id waiting for a second.
+            away = isinstance(sender.broken, Unavailable) and not self._closed
+            self._sender = await self._made(sender.one_by_one) if away else None
             sender.replaced.set_result(None)
 
     async def _explain(self, call: Call) -> None:
         sender = call.sender
         await asyncio.shield(sender.replaced)  # a failed report always leads there
-        for index, failure in self._failures(call):
+        for index, failure in call.failures():
             call.outcomes[index] = await self._reports.outcome(sender, call.messages[index], failure.name, failure.text)
-
-    def _failures(self, call: Call) -> list[tuple[int, Failure]]:
-        if not call.silent:
-            return list(locate(call.messages, call.failed, frozenset(call.outcomes)))
-        return [
-            (index, Failure(message.topic, message.key, message.payload, "_PURGE_INFLIGHT", ""))
-            for index, message in enumerate(call.messages)
-            if index not in call.outcomes
-        ]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from relevo.brokers.kafka.failures import Failure
+from relevo.brokers.kafka.failures import Failure, locate
 from relevo.brokers.kafka.first_contact import FirstContact
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.clients.confluent import confluent, log, make
@@ -84,6 +84,16 @@ class Call:
         self._expected = count
         if self.reported >= count:
             self._finish(count)
+
+    def failures(self) -> list[tuple[int, Failure]]:
+        """What was not delivered, by index. ``done``."""
+        if not self.silent:
+            return list(locate(self.messages, self.failed, frozenset(self.outcomes)))
+        return [
+            (index, Failure(message.topic, message.key, message.payload, "_PURGE_INFLIGHT", ""))
+            for index, message in enumerate(self.messages)
+            if index not in self.outcomes
+        ]
 
     def _finish(self, count: int) -> None:
         waited_for = self._confirmed or self.done
