@@ -89,8 +89,8 @@ class RetentionSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     """What becomes of settled messages, done by one relay for all. ``outbox_days``: how long they stay in the outbox
     (0: for ever), ``then``: what follows; ``partitions`` are cut every ``partition_days`` and dropped whole.
     ``effects_days``: how long effects that are done are remembered (0: for ever). ``every_s``: how often relays purge
-    (0: never, only ``relevo purge``). ``batch`` and ``pause_s``: rows per transaction, and seconds between two. The
-    inbox has ``consumer.inbox_window_s``."""
+    (0: never, only ``relevo purge``). ``batch`` and ``pause_s``: rows per transaction, and seconds between two, at
+    least (as long as the last one took; 0: none). The inbox has ``consumer.inbox_window_s``."""
 
     outbox_days: float = 7.0
     then: Literal["delete", "archive", "partitions"] = "delete"
@@ -98,7 +98,7 @@ class RetentionSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     effects_days: float = 365.0
     every_s: float = 3600.0
     batch: int = 1000
-    pause_s: float = 0.02
+    pause_s: float = 0.05
 
 
 class DestinationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,6 +65,8 @@ class Purge:
     between: Callable[[Purged], Awaitable[None]]
     done: Purged
     limit: int = field(init=False)
+    took_s: float = field(init=False, default=0.0)
+    """Of the last batch."""
 
     def __post_init__(self) -> None:
         self.limit = self.settings.retention.batch
@@ -136,6 +139,7 @@ class Purge:
         Raises as the database does, also when a single row takes too long.
         """
         while True:
+            began = time.monotonic()
             try:
                 return await self.database.run(
                     script(self.limit), read_only=read_only or self.mode == "count", statement_timeout_s=STATEMENT_S
@@ -144,9 +148,18 @@ class Purge:
                 if self.limit == 1 or _ENDED not in sqlstates(error):
                     raise
                 self.limit = max(1, self.limit // 2)
+            finally:
+                self.took_s = time.monotonic() - began
 
     async def next(self) -> None:
         probe("purge.batch")
         await self.between(self.done)
         if self.mode != "count":
-            await asyncio.sleep(self.settings.retention.pause_s)
+            await asyncio.sleep(self.rest_s)
+
+    @property
+    def rest_s(self) -> float:
+        """Until the next batch: on a busy server as long as the last one took, so that at least half of the time is for
+        others."""
+        pause_s = self.settings.retention.pause_s
+        return max(pause_s, self.took_s) if pause_s else 0.0
