@@ -264,9 +264,9 @@ class AtRelay(KeyLife):
                 continue
             action = "behind" if behind else "hold" if refused else None
             fates = {} if action is None else {0: Disposition(action, "bad", "bad")}  # type: ignore[arg-type]
-            settled, _ = self.scripts.run(
+            settled = self.scripts.run(
                 marking.settle(self.holder, self.lanes, Taken([seq], [self.lane], [each], True), fates)
-            )
+            ).settled
             if settled.live:
                 self.held.discard((TOPIC, KEY))
                 continue

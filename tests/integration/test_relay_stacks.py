@@ -123,6 +123,47 @@ async def test_other_keys_and_relays_go_on_while_rows_are_locked(pg_stack: Stack
     assert (last.key, last.payload) == (b"stuck", b"1")
 
 
+async def test_a_foreign_lock_on_a_sent_row_keeps_nobody_waiting(pg_stack: Stack) -> None:
+    """FAILURES row 13: somebody's forgotten ``select … for update`` holds rows of the outbox. The one relay there is
+    goes on with everything; they are marked when they are free, and nothing is sent again."""
+    stack, store = pg_stack, pg_stack.store
+    await stack.open()
+    store.fill(60, keys=6, topic=stack.topic)
+    with contextlib.closing(store.connect()) as frozen:
+        frozen.execute("select * from relevo_outbox where seq in (1, 2, 40) for update")
+        async with stack.relay() as relay:
+            await eventually(lambda: store.unsettled() == 3, what="all but the locked settled", timeout_s=60)
+            store.fill(60, keys=6, topic=stack.topic, start=60)
+            await eventually(lambda: store.unsettled() == 3, what="the later ones settled", timeout_s=60)
+            frozen.commit()
+            await settled(store)
+            assert len(relay.publisher.log) == 120
+    assert in_order(await stack.read(120), 120, 6) == 0
+    assert store.query("select outcome, count(*) from relevo_outbox group by 1") == [("published", 120)]
+
+
+async def test_a_foreign_lock_on_a_refused_row(pg_stack: Stack) -> None:
+    """The same with rows whose key is to be parked: the other keys flow, this one stands and is parked whole when the
+    lock is gone."""
+    stack, store = pg_stack, pg_stack.store
+    await stack.open()
+    stack.limit(5_000)
+    store.fill(30, keys=3, topic=stack.topic)
+    enlarge(store, 1, 20_000)
+    with contextlib.closing(store.connect()) as frozen:
+        frozen.execute("select * from relevo_outbox where seq in (1, 7) for update")
+        async with stack.relay():
+            await eventually(lambda: store.unsettled() == 10, what="the other keys settled", timeout_s=60)
+            store.fill(30, keys=3, topic=stack.topic, start=30)
+            await eventually(lambda: store.unsettled() == 20, what="their later ones settled", timeout_s=60)
+            frozen.commit()
+            await settled(store)
+    found = await stack.read(40)
+    assert [numbers(found, b"k%d" % key) for key in range(3)] == [[], list(range(1, 60, 3)), list(range(2, 60, 3))]
+    held = store.query("select payload from relevo_held_message order by position")
+    assert [int(bytes(payload)) for (payload,) in held] == list(range(0, 60, 3))
+
+
 async def test_three_relays_starting_at_once_send_each_event_once(stack: Stack) -> None:
     """FAILURES row 14: three relays start together on what a crash left behind: once each, in order per key."""
     await stack.open()

@@ -61,8 +61,9 @@ class PostgresDatabase:
         read_only: bool = False,
         idle_timeout_s: float | None = None,
         statement_timeout_s: float | None = None,
+        lock_timeout_s: float | None = None,
     ) -> T:
-        bounds = _bounds(idle_timeout_s, statement_timeout_s)
+        bounds = _bounds(idle_timeout_s, statement_timeout_s, lock_timeout_s)
         async with self._connection() as connection:
             try:
                 if read_only and not bounds:
@@ -146,13 +147,17 @@ class PostgresDatabase:
         return explain(sqlstate, redact(primary), self.url) or error
 
 
-def _bounds(idle_timeout_s: float | None, statement_timeout_s: float | None) -> dict[str, str]:
+def _bounds(
+    idle_timeout_s: float | None, statement_timeout_s: float | None, lock_timeout_s: float | None
+) -> dict[str, str]:
     """Server settings for one transaction, in milliseconds."""
     bounds: dict[str, str] = {}
     if idle_timeout_s is not None:
         bounds["idle_in_transaction_session_timeout"] = str(max(1, int(idle_timeout_s * 1000)))
     if statement_timeout_s is not None:
         bounds["statement_timeout"] = str(int(statement_timeout_s * 1000))
+    if lock_timeout_s is not None:
+        bounds["lock_timeout"] = str(max(1, int(lock_timeout_s * 1000)))
     return bounds
 
 

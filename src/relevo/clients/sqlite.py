@@ -45,6 +45,7 @@ class SqliteDatabase:
         read_only: bool = False,
         idle_timeout_s: float | None = None,
         statement_timeout_s: float | None = None,
+        lock_timeout_s: float | None = None,
     ) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, script, read_only)
 

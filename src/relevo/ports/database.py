@@ -33,11 +33,13 @@ class Database(Protocol):
         read_only: bool = False,
         idle_timeout_s: float | None = None,
         statement_timeout_s: float | None = None,
+        lock_timeout_s: float | None = None,
     ) -> T:
         """Drive ``script`` in one transaction. ``read_only``: a single snapshotless read, no write lock on SQLite.
         ``idle_timeout_s``: when the server ends the session if this process freezes inside (PostgreSQL); 5 s if not
         given. ``statement_timeout_s``: when it ends a statement (PostgreSQL: the driver's error, SQLSTATE 57014); 0:
-        never; not given: as the server is set."""
+        never; not given: as the server is set. ``lock_timeout_s``: when it gives up waiting for a lock (SQLSTATE
+        55P03), likewise."""
 
     async def aclose(self) -> None: ...
 

@@ -135,18 +135,66 @@ def put_aside(found: Fates, taken: Taken) -> Script[tuple[int, list[tuple[str, b
     return count, live
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """What came of a page. ``xid``: of the transaction. ``owed``: (seq → lane) what was published and could not be
+    marked, since another session holds the row locked."""
+
+    settled: Settled
+    xid: int
+    owed: Mapping[int, int]
+
+
 def settle(
-    holder: UUID, lanes: Mapping[int, int], taken: Taken, dispositions: Mapping[int, Disposition]
-) -> Script[tuple[Settled, int]]:
-    """Move past ``taken`` in the surrounding transaction; nothing of a lane that was lost is touched. With what came of
-    it, the transaction's xid."""
+    holder: UUID,
+    lanes: Mapping[int, int],
+    taken: Taken,
+    dispositions: Mapping[int, Disposition],
+    *,
+    around_locks: bool = False,
+) -> Script[Marked]:
+    """Move past ``taken`` in the surrounding transaction; nothing of a lane that was lost is touched.
+
+    ``around_locks`` (PostgreSQL): what another session holds locked is left out instead of waited for. A key that was
+    to become held is live again then.
+    """
     touched = {lane: lanes[lane] for lane in sorted(set(taken.lanes)) if lane in lanes}
     ours, xid = yield from lock_with_xid(holder, touched)
     found = fates(taken, dispositions, ours)
+    owed: dict[int, int] = {}
+    back: list[tuple[str, bytes]] = []
+    if around_locks:
+        owed, back = yield from _leave_locked(found, taken)
     if found.published:
         yield from mark_published(found.published)
     aside, live = yield from put_aside(found, taken)
-    return Settled(len(found.published) + aside, set(taken.lanes) - ours, live), xid
+    count = len(found.published) + len(owed) + aside
+    return Marked(Settled(count, set(taken.lanes) - ours, [*live, *back]), xid, owed)
+
+
+def _leave_locked(found: Fates, taken: Taken) -> Script[tuple[dict[int, int], list[tuple[str, bytes]]]]:
+    """Take out of ``found`` what is locked; returns what was published of it, and the keys that do not become held."""
+    held = [taken.seqs[index] for indexes in found.held.values() for index in indexes]
+    rows = yield Statement("mark.free", {"seqs": [*found.published, *found.skipped, *held]})
+    free = {row[0] for row in rows}
+    lanes = dict(zip(taken.seqs, taken.lanes, strict=True))
+    owed = {seq: lanes[seq] for seq in found.published if seq not in free}
+    found.published = [seq for seq in found.published if seq in free]
+    found.skipped = [seq for seq in found.skipped if seq in free]
+    locked = [name for name, indexes in found.held.items() if not free.issuperset(taken.seqs[i] for i in indexes)]
+    for name in locked:
+        del found.held[name]
+    return owed, [name for name in locked if name in found.reasons]
+
+
+def settle_owed(holder: UUID, lanes: Mapping[int, int], owed: Mapping[int, int]) -> Script[set[int]]:
+    """Mark what is owed and free by now; returns the ``seq`` of what still is not."""
+    ours, _ = yield from lock_with_xid(holder, {lane: lanes[lane] for lane in sorted({*owed.values()} & lanes.keys())})
+    seqs = [seq for seq, lane in owed.items() if lane in ours]
+    rows = yield Statement("mark.free", {"seqs": seqs})
+    yield from mark_published([row[0] for row in rows])
+    rows = yield Statement("mark.open", {"seqs": seqs})
+    return {row[0] for row in rows}
 
 
 def _hold(

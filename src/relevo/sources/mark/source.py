@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Collection, Mapping
+from typing import Final
 from uuid import UUID
 
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
+from relevo.runtime.classify import sqlstates
 from relevo.script import Rows
 from relevo.sources.mark.floor import Floor
 from relevo.storage import marking
+from relevo.storage.marking import Marked
 from relevo.storage.rows import page_reader
 
+log = logging.getLogger("relevo.relay")
+
+LOCK_TIMEOUT_S: Final = 1.0
+"""A page waits so long for a row that somebody else holds locked, and then goes on without it."""
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 NOTHING = Taken((), (), (), exhausted=True)
 
 
@@ -29,6 +39,10 @@ class MarkSource:
         self._holder = holder
         self._lane_count = lane_count
         self._idle_timeout_s = lease_s / 2
+        self._lock_timeout_s = min(LOCK_TIMEOUT_S, lease_s / 6)
+        self._owed: dict[int, int] = {}
+        """Lane by ``seq`` of what was sent and is not marked: somebody holds the row locked."""
+        self._owed_due = 0.0
         self._lanes: dict[int, int] = {}
         self._without: frozenset[str] = frozenset()
         self._in_flight: dict[int, tuple[int, ...]] = {}
@@ -40,6 +54,8 @@ class MarkSource:
         self._fills_buckets = database.dialect == "sqlite"  # its view cannot compute SHA-256
 
     async def assign(self, lanes: Mapping[int, int]) -> None:
+        kept = {lane for lane, epoch in lanes.items() if self._lanes.get(lane) == epoch}
+        self._owed = {seq: lane for seq, lane in self._owed.items() if lane in kept}
         self._lanes = dict(lanes)
         self._start_over()
 
@@ -52,7 +68,9 @@ class MarkSource:
             self._start_over()
         if self._fills_buckets and await self._database.run(marking.unbucketed(), read_only=True):
             await self._database.run(marking.fill_buckets())
-        flying = [seq for seqs in self._in_flight.values() for seq in seqs]
+        if self._owed and time.monotonic() >= self._owed_due:
+            await self._pay()
+        flying = [*self._owed, *(seq for seqs in self._in_flight.values() for seq in seqs)]
         xmin = await self._look() if self._empty and (self._without or len(self._lanes) < self._lane_count) else None
         rows = await self._database.run(
             marking.take(
@@ -87,20 +105,49 @@ class MarkSource:
 
     async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
         try:
-            settled, xid = await self._database.run(
-                marking.settle(self._holder, self._lanes, taken, dispositions),
-                idle_timeout_s=self._idle_timeout_s,
-            )
+            try:
+                marked = await self._settle(taken, dispositions)
+            except Exception as error:
+                if _LOCK_NOT_AVAILABLE not in sqlstates(error):
+                    raise
+                marked = await self._settle(taken, dispositions, around_locks=True)
         except BaseException:
             await self.release(taken)
             raise
+        settled = marked.settled
+        if marked.owed:
+            log.warning(
+                "%d sent messages (from seq %d) cannot be marked: another session holds their rows locked, as pg_locks "
+                "says. The relay goes on; they are marked when they are free",
+                *(len(marked.owed), min(marked.owed)),
+            )
+            self._owed |= marked.owed
         if not settled.lost:
-            self._floor.settled(taken.seqs[-1], xid)
+            self._floor.settled(taken.seqs[-1], marked.xid)
         if dispositions or settled.lost:
             await self.release(taken)
         else:
             self._in_flight.pop(id(taken), None)
         return settled
+
+    async def _settle(
+        self, taken: Taken, dispositions: Mapping[int, Disposition], *, around_locks: bool = False
+    ) -> Marked:
+        return await self._database.run(
+            marking.settle(self._holder, self._lanes, taken, dispositions, around_locks=around_locks),
+            idle_timeout_s=self._idle_timeout_s,
+            lock_timeout_s=None if around_locks else self._lock_timeout_s,
+        )
+
+    async def _pay(self) -> None:
+        """Mark what could not be marked before."""
+        self._owed_due = time.monotonic() + LOCK_TIMEOUT_S
+        owed = dict(self._owed)
+        still = await self._database.run(
+            marking.settle_owed(self._holder, self._lanes, owed), idle_timeout_s=self._idle_timeout_s
+        )
+        for seq in owed.keys() - still:
+            self._owed.pop(seq, None)
 
     async def release(self, taken: Taken) -> None:
         if self._in_flight.pop(id(taken), None) is not None:

@@ -51,6 +51,13 @@ select pg_current_xact_id()::text::bigint;
 update {outbox} set settled_at = clock_timestamp(), outcome = :outcome
 where seq = any(cast(:seqs as bigint[])) and settled_at is null;
 
+-- name: mark.free
+-- Those of the rows that no other session holds locked; they are ours until this transaction ends.
+select seq from {outbox} where seq = any(cast(:seqs as bigint[])) and settled_at is null for update skip locked;
+
+-- name: mark.open
+select seq from {outbox} where seq = any(cast(:seqs as bigint[])) and settled_at is null;
+
 -- name: mark.hold
 -- Complete copies into one key's queue; the same transaction marks the originals.
 insert into {held_message} (side, topic, held_key, event_id, position, bucket, kind, key, type, schema_version,
