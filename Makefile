@@ -8,7 +8,7 @@ SERVICES := $(PYTHON) -m tools.services
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-pythons check format bench soak docs services-up services-down services-status clean
+.PHONY: help install demo test test-unit test-pythons check format bench bench-full soak docs services-up services-down services-status clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' Makefile
@@ -40,12 +40,15 @@ format: install  ## format the code and fix what the linter can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: export RELEVO_SERVICES_DIR = .services-bench
-bench: export RELEVO_SERVICES_BASE_PORT = 22000
-bench: export RELEVO_SERVICES_FSYNC = on
-bench: export RELEVO_REQUIRE_SERVICES = 1
-bench: install  ## throughput on servers of its own that keep their promises (fsync on); BENCH=poison for another
-	@$(SERVICES) run -- $(BIN)/python -m benchmarks.$(or $(BENCH),drain) $(ARGS)
+bench bench-full: export RELEVO_SERVICES_DIR = .services-bench
+bench bench-full: export RELEVO_SERVICES_BASE_PORT = 22000
+bench bench-full: export RELEVO_SERVICES_FSYNC = on
+bench bench-full: export RELEVO_REQUIRE_SERVICES = 1
+bench: install  ## a quarter of an hour on servers of its own that keep their promises (fsync on); BENCH=drain for one
+	@$(SERVICES) run -- $(BIN)/python -m benchmarks.$(or $(BENCH),suite) $(ARGS)
+
+bench-full: install  ## every benchmark at its full size: hours
+	@$(SERVICES) run -- $(BIN)/python -m benchmarks.suite --full $(ARGS)
 
 soak: install  ## the long tests: hours of faults
 	@$(SERVICES) run -- $(BIN)/python -m pytest -m soak $(ARGS)
