@@ -1,8 +1,8 @@
 """What does one transaction that stays open cost? Somebody's forgotten ``begin``, with a row written, beside the relay.
 
-``python -m benchmarks.held [--relays log,mark] [--events 200000] [--rate 1000] [--seconds 60] [--runs 3]``: a backlog is
-drained, and events are followed at an even rate, in alternation with and without a transaction in the same database that
-was begun before the first event was written and stays open to the end. As ``drain`` and ``latency`` measure it.
+``python -m benchmarks.held [--relays log,mark] [--events 200000] [--rate 1000] [--seconds 60] [--runs 3]``: a backlog
+is drained, and events are followed at an even rate, in alternation with and without a transaction in the same database
+that was begun before the first event was written and stays open to the end. As ``drain`` and ``latency`` measure it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
     database, broker = os.environ["RELEVO_TEST_POSTGRES_URL"], os.environ["RELEVO_TEST_KAFKA_URL"]
     pids = {"postgres": _listener(database), "kafka": _listener(broker)}
     print(f"machine: {machine()}\nPostgreSQL: {settings_of(database)}\nevents: {arguments.events:,}\n")
-    bench = Bench(database, broker, arguments.events)
+    bench, empty = Bench(database, broker, arguments.events), Bench(database, broker, 0)
     found: dict[tuple[str, bool], Found] = {}
     for number in range(arguments.runs):
         for name in arguments.relays.split(","):
@@ -68,7 +68,7 @@ def main() -> None:
                 relay = Beside(plain.name, plain.source) if held else plain
                 one = found.setdefault((name, held), Found())
                 drained = bench.run(relay, pids)
-                followed = latency.run(bench, relay, [arguments.rate], arguments.seconds, 1.0)
+                followed = latency.run(empty, relay, [arguments.rate], arguments.seconds, 1.0)
                 p50, _, p99 = followed.quantiles_ms[arguments.rate]
                 one.whole.append(drained.whole_per_s)
                 one.steady.append(drained.steady_per_s)

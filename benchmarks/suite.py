@@ -37,6 +37,7 @@ FULL: tuple[tuple[str, ...], ...] = (
     ("append",),
     ("poison",),
     ("held",),
+    ("hotkey",),
     ("pause",),
     ("pause", "--between"),
     ("outage",),
