@@ -105,16 +105,49 @@ def test_an_interrupted_run_goes_on_where_it_stopped(settings: Settings) -> None
     assert migrate(settings).applied == real[1:]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "bucket = 1024",
+        "bucket = -1",
+        "kind = 'x'",
+        "headers = '[1]'",
+        "created_at = 'infinity'",
+        "created_at = '1969-12-31 23:00+00'",
+        "outcome = 'x'",
+    ],
+)
+def test_one_check_stands_for_all(pg_database: str, change: str) -> None:
+    """What no row of the outbox may be, whoever writes it; also on tables that had a check for each (decision 0011)."""
+    settings = load(environ={}, overrides={"database.url": pg_database})
+    real = migrating.migrations("postgresql")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrating, "migrations", lambda _: real[:8])
+        migrate(settings)
+    with psycopg.connect(pg_database, autocommit=True) as connection:
+        connection.execute(
+            "insert into relevo_outbox (event_id, bucket, topic, type) values (gen_random_uuid(), 1, 't', 'x')"
+        )
+        migrate(settings)
+        checks = connection.execute(
+            "select conname from pg_constraint where conrelid = 'relevo_outbox'::regclass and contype = 'c'"
+        ).fetchall()
+        assert checks == [("valid",)]
+        with pytest.raises(psycopg.errors.CheckViolation, match="valid"):
+            connection.execute(f"update relevo_outbox set {change}".encode())
+
+
 async def test_a_newer_schema_is_used_within_its_bound_and_refused_beyond(settings: Settings) -> None:
     """A rolling deploy: the new version migrated first. Old code goes on as long as `oldest_code` says it may."""
     migrate(settings)
+    newer = migrating.migrations(_dialect(settings))[-1].number + 1
     database = database_for(settings.database)
     try:
-        _execute(settings, "update relevo_meta set schema_version = 9")
-        assert (await ensure_ready(database, settings)).schema_version == 9
+        _execute(settings, f"update relevo_meta set schema_version = {newer}")
+        assert (await ensure_ready(database, settings)).schema_version == newer
         assert migrate(settings).applied == ()
 
-        _execute(settings, "update relevo_meta set oldest_code = 9")
+        _execute(settings, f"update relevo_meta set oldest_code = {newer}")
         with pytest.raises(SchemaError, match="Upgrade relevo"):
             await ensure_ready(database, settings)
         with pytest.raises(SchemaError, match="Upgrade relevo"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 
 from relevo.errors import RelevoError, SchemaError, UnreachableError
 
@@ -59,3 +60,32 @@ def explain_sqlite(error: sqlite3.Error, where: str) -> RelevoError | None:
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
         return UnreachableError(f"{where} is not available ({error})")
     return None
+
+
+def sqlstates(error: BaseException) -> Iterator[str]:
+    """The SQLSTATEs of an error and its causes, whatever the library: psycopg, asyncpg and what SQLAlchemy wraps."""
+    for cause in _causes(error):
+        for name in ("sqlstate", "pgcode"):
+            code = getattr(cause, name, None)
+            if isinstance(code, str):
+                yield code
+                break
+
+
+def sqlite_codes(error: BaseException) -> Iterator[int]:
+    """SQLite's primary result codes of an error and its causes."""
+    for cause in _causes(error):
+        code = getattr(cause, "sqlite_errorcode", None)
+        if isinstance(code, int):
+            yield code & 0xFF
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    todo: list[object] = [error]
+    while todo:
+        current = todo.pop()
+        if isinstance(current, BaseException) and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            todo += [current.__cause__, getattr(current, "orig", None)]

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from relevo.clients.sqlstate import sqlstates
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.consumer.messages import Item
@@ -22,7 +23,7 @@ from relevo.consumer.together import Part, Trace, together
 from relevo.consumer.work import Progress
 from relevo.outcome import Ambiguous, Conflict, RejectAsked, Unavailable
 from relevo.ports.broker import Subscription
-from relevo.runtime.classify import classify, sqlstates
+from relevo.runtime.classify import classify
 from relevo.settings import ConsumerSettings
 from relevo.storage import inboxing
 from relevo.storage.transactions import PipelineError, Transactions

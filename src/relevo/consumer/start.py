@@ -9,12 +9,13 @@ from typing import Any
 from uuid import UUID
 
 from relevo.catalog import Catalog
+from relevo.clients.sqlstate import sqlite_codes, sqlstates
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.errors import ConfigError, UnreachableError
 from relevo.policy import Backoff
 from relevo.ports.database import Database
-from relevo.runtime.classify import is_transient, sqlite_codes, sqlstates
+from relevo.runtime.classify import is_transient
 from relevo.runtime.texts import describe
 from relevo.script import Rows, Script
 from relevo.settings import ConsumerSettings, DatabaseSettings

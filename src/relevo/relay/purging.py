@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from relevo.clients.sqlstate import sqlstates
 from relevo.ports.database import Database, Dialect
-from relevo.runtime.classify import sqlstates
 from relevo.runtime.probes import probe
 from relevo.script import Script
 from relevo.settings import Settings

@@ -7,9 +7,9 @@ some other service has failed; it is counted and backed off like any other failu
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from typing import Literal
 
+from relevo.clients.sqlstate import sqlite_codes, sqlstates
 from relevo.errors import UnreachableError
 from relevo.outcome import Ambiguous, Conflict, Failed, HandleOutcome, Unavailable
 from relevo.runtime.texts import describe
@@ -58,32 +58,3 @@ def is_transient(error: BaseException) -> bool:
     return any(code in _CONFLICTS or code.startswith(_OUTAGES) for code in sqlstates(error)) or any(
         code in _SQLITE_CONFLICTS for code in sqlite_codes(error)
     )
-
-
-def sqlstates(error: BaseException) -> Iterator[str]:
-    """The SQLSTATEs of an error and its causes, whatever the library: psycopg, asyncpg and what SQLAlchemy wraps."""
-    for cause in _causes(error):
-        for name in ("sqlstate", "pgcode"):
-            code = getattr(cause, name, None)
-            if isinstance(code, str):
-                yield code
-                break
-
-
-def sqlite_codes(error: BaseException) -> Iterator[int]:
-    """SQLite's primary result codes of an error and its causes."""
-    for cause in _causes(error):
-        code = getattr(cause, "sqlite_errorcode", None)
-        if isinstance(code, int):
-            yield code & 0xFF
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    todo: list[object] = [error]
-    while todo:
-        current = todo.pop()
-        if isinstance(current, BaseException) and id(current) not in seen:
-            seen.add(id(current))
-            yield current
-            todo += [current.__cause__, getattr(current, "orig", None)]

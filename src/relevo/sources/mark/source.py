@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 from uuid import UUID
 
+from relevo.clients.sqlstate import sqlstates
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
-from relevo.runtime.classify import sqlstates
 from relevo.script import Rows
 from relevo.sources.mark.floor import Floor
 from relevo.storage import marking

@@ -13,12 +13,12 @@ with owned as materialized (
   left join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch) on o.lane = n.lane
   left join {lane} l on l.lane = o.lane and l.epoch = o.epoch and l.holder = :holder
 ), late as materialized (
+  -- Rows of other lanes or of paused topics go here, where they are at hand: each page walks them again.
   select seq from {outbox} where settled_at is null and seq > :floor and seq <= :after
+    and (select lanes from owned)[bucket % :lane_count + 1] and topic <> all(cast(:without as text[]))
   except all select unnest(cast(:in_flight as bigint[]))
 ), page as (
-  -- The limit comes after the filter: rows of other lanes or of paused topics must not hide one of ours behind them.
   (select o.* from late cross join lateral (select * from {outbox} l where l.seq = late.seq offset 0) o
-   where (select lanes from owned)[o.bucket % :lane_count + 1] and o.topic <> all(cast(:without as text[]))
    order by o.seq limit :messages_max)
   union all
   (select o.* from {outbox} o

@@ -1,0 +1,1 @@
+-- SQLite's checks cost next to nothing: there is nothing to do here, and the versions stay in step.
