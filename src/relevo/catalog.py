@@ -2,7 +2,8 @@
 
 A file ``storage/<dialect>/sql/*.sql`` holds statements, each after a line ``-- name: group.statement``. ``{outbox}``
 becomes the qualified, quoted table name; ``{name:outbox_unsettled}`` an unqualified one (indexes); parameters are
-written ``:name``.
+written ``:name``. What several statements have in common stands once, after ``-- part: group.name``, and where it
+belongs as ``{part:group.name}``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _PLACEHOLDER = re.compile(r"\{(?=\w)(name:|schema|prefix)?(\w*)\}")  # not `{}`,
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,39}\Z")
 _COMMENT = re.compile(r"^ *--.*\n?", re.MULTILINE)  # whole lines: for the reader of the file, not for every execution
-_HEADING = re.compile(r"^-- name: ([a-z_.]+)$", re.MULTILINE)
+_HEADING = re.compile(r"^-- (name|part): ([a-z_.]+)$", re.MULTILINE)
+_PART = re.compile(r"\{part:([a-z_.]+)\}")
 
 DEFAULT_PREFIX = "relevo_"
 
@@ -98,16 +100,22 @@ def numbered(sql: str) -> tuple[str, list[str]]:
 
 @cache
 def _statements(dialect: Dialect) -> Mapping[str, str]:
-    texts: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {"name": {}, "part": {}}
     folder = resources.files("relevo.storage") / _folder(dialect) / "sql"
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".sql"):
-            parts = _HEADING.split(file.read_text("utf-8"))
-            for name, body in zip(parts[1::2], parts[2::2], strict=True):
-                if name in texts:
-                    raise ConfigError(f"statement {name!r} stands twice in the {dialect} SQL files")
-                texts[name] = _COMMENT.sub("", body).strip().rstrip(";")
-    return texts
+            pieces = _HEADING.split(file.read_text("utf-8"))
+            for kind, name, body in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+                if name in found[kind]:
+                    raise ConfigError(f"{kind} {name!r} stands twice in the {dialect} SQL files")
+                found[kind][name] = _COMMENT.sub("", body).strip().rstrip(";")
+    return {name: _put_together(text, found["part"]) for name, text in found["name"].items()}
+
+
+def _put_together(text: str, parts: Mapping[str, str]) -> str:
+    while _PART.search(text):
+        text = _PART.sub(lambda match: parts[match[1]], text)
+    return text
 
 
 def _folder(dialect: Dialect) -> str:

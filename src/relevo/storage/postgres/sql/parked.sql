@@ -1,17 +1,8 @@
 -- Held keys for people: find, look, act. Every act locks the key's row first and leaves a claimed one alone.
 
--- name: parked.page
--- Keys that a filter selects, after a given one, in the order of their names. A null parameter selects nothing less.
-select k.side, k.consumer, k.topic, k.key, k.alone, k.state, k.reason, k.error_type, k.error, k.attempts,
-       cast(extract(epoch from clock_timestamp() - k.since) as double precision),
-       k.holder is not null and k.expires_at > clock_timestamp(),
-       (select count(*) from {held_message} m
-        where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key))
-from {held_key} k
-where (cast(:after_side as text) is null
-       or (k.side, k.consumer, k.topic, k.key)
-          > (cast(:after_side as text), cast(:after_consumer as text), cast(:after_topic as text), cast(:after_key as bytea)))
-  and (cast(:side as text) is null or k.side = cast(:side as text))
+-- part: parked.selected
+-- Keys that a filter selects. A null parameter selects nothing less.
+(cast(:side as text) is null or k.side = cast(:side as text))
   and (cast(:consumer as text) is null or k.consumer = cast(:consumer as text))
   and (cast(:topic as text) is null or k.topic = cast(:topic as text))
   and (cast(:key as bytea) is null or k.key = cast(:key as bytea))
@@ -24,6 +15,19 @@ where (cast(:after_side as text) is null
        select from {held_message} m
        where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key)
          and m.event_id = cast(:event_id as uuid)))
+
+-- name: parked.page
+-- Keys that a filter selects, after a given one, in the order of their names.
+select k.side, k.consumer, k.topic, k.key, k.alone, k.state, k.reason, k.error_type, k.error, k.attempts,
+       cast(extract(epoch from clock_timestamp() - k.since) as double precision),
+       k.holder is not null and k.expires_at > clock_timestamp(),
+       (select count(*) from {held_message} m
+        where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key))
+from {held_key} k
+where (cast(:after_side as text) is null
+       or (k.side, k.consumer, k.topic, k.key)
+          > (cast(:after_side as text), cast(:after_consumer as text), cast(:after_topic as text), cast(:after_key as bytea)))
+  and {part:parked.selected}
 order by k.side, k.consumer, k.topic, k.key
 limit cast(:limit as integer);
 
@@ -34,19 +38,7 @@ select k.side, k.consumer, k.topic, k.state, k.error_type, min(k.reason), count(
 from {held_key} k
 cross join lateral (select count(*) as messages from {held_message} m
                     where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key)) m
-where (cast(:side as text) is null or k.side = cast(:side as text))
-  and (cast(:consumer as text) is null or k.consumer = cast(:consumer as text))
-  and (cast(:topic as text) is null or k.topic = cast(:topic as text))
-  and (cast(:key as bytea) is null or k.key = cast(:key as bytea))
-  and (cast(:state as text) is null or k.state = cast(:state as text))
-  and (cast(:error as text) is null or k.error_type = cast(:error as text)
-       or starts_with(k.error_type, cast(:error as text) || ' at '))
-  and (cast(:older_s as double precision) is null
-       or k.since <= clock_timestamp() - make_interval(secs => cast(:older_s as double precision)))
-  and (cast(:event_id as uuid) is null or exists (
-       select from {held_message} m
-       where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key)
-         and m.event_id = cast(:event_id as uuid)))
+where {part:parked.selected}
 group by k.side, k.consumer, k.topic, k.state, k.error_type
 order by count(*) desc, k.side, k.consumer, k.topic, k.state, k.error_type
 limit cast(:limit as integer);

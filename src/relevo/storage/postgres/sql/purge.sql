@@ -5,12 +5,11 @@
 -- name: purge.now
 select cast(extract(epoch from clock_timestamp()) as double precision);
 
--- name: purge.count
+-- part: purge.page
 -- A row is settled by its marker, or, with the sources `log` and `wal`, where every cursor has passed it: its number, and its
 -- transaction. By the number alone rows would go that were not committed yet when a cursor moved over it. `xmin` is
 -- stricter than what a snapshot shows and costs one comparison; a transaction that stays open holds retention back.
--- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
-with passed as materialized (
+passed as materialized (
   select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
   from {cursor} where (select source from {meta}) in ('log', 'wal')
 ), page as materialized (
@@ -20,34 +19,31 @@ with passed as materialized (
   from {outbox} o cross join passed
   where o.seq > cast(:after as bigint) order by o.seq limit cast(:limit as integer)
 )
-select max(seq), count(*), count(*) filter (where settled_at < to_timestamp(cast(:before_s as double precision))
+
+-- part: purge.over
+-- What of a page may go.
+settled_at < to_timestamp(cast(:before_s as double precision))
          and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
          and created_at < coalesce((select min(from_time) from {keep}), 'infinity')
          and not (outcome = 'held' and exists (select from {held_message} m
-                                               where m.side = 'relay' and m.event_id = page.event_id))),
+                                               where m.side = 'relay' and m.event_id = page.event_id))
+
+-- part: purge.gone
+delete from {outbox} o
+  where (o.settled_at < to_timestamp(cast(:before_s as double precision))
+         or o.settled_at is null and o.tx < (select cast(xid::text as xid8) from passed))
+    and o.seq = any (array(select seq from page where {part:purge.over}))
+
+-- name: purge.count
+-- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
+with {part:purge.page}
+select max(seq), count(*), count(*) filter (where {part:purge.over}),
        coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
 from page;
 
 -- name: purge.delete
-with passed as materialized (
-  select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
-  from {cursor} where (select source from {meta}) in ('log', 'wal')
-), page as materialized (
-  select o.seq, event_id, created_at, outcome,
-         coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
-                                   then created_at end) as settled_at
-  from {outbox} o cross join passed
-  where o.seq > cast(:after as bigint) order by o.seq limit cast(:limit as integer)
-), gone as (
-  delete from {outbox} o
-  where (o.settled_at < to_timestamp(cast(:before_s as double precision))
-         or o.settled_at is null and o.tx < (select cast(xid::text as xid8) from passed)) and o.seq = any (array(
-    select p.seq from page p
-    where p.settled_at < to_timestamp(cast(:before_s as double precision))
-      and p.seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
-      and p.created_at < coalesce((select min(from_time) from {keep}), 'infinity')
-      and not (p.outcome = 'held' and exists (select from {held_message} m
-                                              where m.side = 'relay' and m.event_id = p.event_id))))
+with {part:purge.page}, gone as (
+  {part:purge.gone}
   returning 1
 )
 select max(seq), count(*), (select count(*) from gone),
@@ -55,25 +51,8 @@ select max(seq), count(*), (select count(*) from gone),
 from page;
 
 -- name: purge.archive
-with passed as materialized (
-  select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
-  from {cursor} where (select source from {meta}) in ('log', 'wal')
-), page as materialized (
-  select o.seq, event_id, created_at, outcome,
-         coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
-                                   then created_at end) as settled_at
-  from {outbox} o cross join passed
-  where o.seq > cast(:after as bigint) order by o.seq limit cast(:limit as integer)
-), gone as (
-  delete from {outbox} o
-  where (o.settled_at < to_timestamp(cast(:before_s as double precision))
-         or o.settled_at is null and o.tx < (select cast(xid::text as xid8) from passed)) and o.seq = any (array(
-    select p.seq from page p
-    where p.settled_at < to_timestamp(cast(:before_s as double precision))
-      and p.seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
-      and p.created_at < coalesce((select min(from_time) from {keep}), 'infinity')
-      and not (p.outcome = 'held' and exists (select from {held_message} m
-                                              where m.side = 'relay' and m.event_id = p.event_id))))
+with {part:purge.page}, gone as (
+  {part:purge.gone}
   returning *
 ), kept as (
   insert into {archive} (seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id,

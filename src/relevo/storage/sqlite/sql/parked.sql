@@ -1,17 +1,8 @@
 -- Held keys for people: find, look, act. Every act locks the key's row first and leaves a claimed one alone.
 
--- name: parked.page
--- Keys that a filter selects, after a given one, in the order of their names. A null parameter selects nothing less.
-select k.side, k.consumer, k.topic, k.key, k.alone, k.state, k.reason, k.error_type, k.error, k.attempts,
-       (cast((julianday('now') - 2440587.5) * 86400000 as integer) - k.since) / 1000.0,
-       k.holder is not null and k.expires_at > cast((julianday('now') - 2440587.5) * 86400000 as integer),
-       (select count(*) from {held_message} m
-        where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key))
-from {held_key} k
-where (:after_side is null
-       or (k.side, k.consumer, k.topic, k.key)
-          > (:after_side, :after_consumer, :after_topic, :after_key))
-  and (:side is null or k.side = :side)
+-- part: parked.selected
+-- Keys that a filter selects. A null parameter selects nothing less.
+(:side is null or k.side = :side)
   and (:consumer is null or k.consumer = :consumer)
   and (:topic is null or k.topic = :topic)
   and (:key is null or k.key = :key)
@@ -24,6 +15,19 @@ where (:after_side is null
        select 1 from {held_message} m
        where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key)
          and m.event_id = :event_id))
+
+-- name: parked.page
+-- Keys that a filter selects, after a given one, in the order of their names.
+select k.side, k.consumer, k.topic, k.key, k.alone, k.state, k.reason, k.error_type, k.error, k.attempts,
+       (cast((julianday('now') - 2440587.5) * 86400000 as integer) - k.since) / 1000.0,
+       k.holder is not null and k.expires_at > cast((julianday('now') - 2440587.5) * 86400000 as integer),
+       (select count(*) from {held_message} m
+        where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key))
+from {held_key} k
+where (:after_side is null
+       or (k.side, k.consumer, k.topic, k.key)
+          > (:after_side, :after_consumer, :after_topic, :after_key))
+  and {part:parked.selected}
 order by k.side, k.consumer, k.topic, k.key
 limit :limit;
 
@@ -34,19 +38,7 @@ select k.side, k.consumer, k.topic, k.state, k.error_type, min(k.reason), count(
             where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key))),
        (cast((julianday('now') - 2440587.5) * 86400000 as integer) - min(k.since)) / 1000.0
 from {held_key} k
-where (:side is null or k.side = :side)
-  and (:consumer is null or k.consumer = :consumer)
-  and (:topic is null or k.topic = :topic)
-  and (:key is null or k.key = :key)
-  and (:state is null or k.state = :state)
-  and (:error is null or k.error_type = :error
-       or substr(k.error_type, 1, length(:error) + 4) = :error || ' at ')
-  and (:older_s is null
-       or k.since <= cast((julianday('now') - 2440587.5) * 86400000 as integer) - :older_s * 1000)
-  and (:event_id is null or exists (
-       select 1 from {held_message} m
-       where (m.side, m.consumer, m.topic, m.held_key) = (k.side, k.consumer, k.topic, k.key)
-         and m.event_id = :event_id))
+where {part:parked.selected}
 group by k.side, k.consumer, k.topic, k.state, k.error_type
 order by count(*) desc, k.side, k.consumer, k.topic, k.state, k.error_type
 limit :limit;

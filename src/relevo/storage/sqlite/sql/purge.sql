@@ -4,18 +4,25 @@
 -- name: purge.now
 select (julianday('now') - 2440587.5) * 86400.0;
 
--- name: purge.count
+-- part: purge.settled_at
 -- A row is settled by its marker, or, with the source `log`, where every cursor has passed it.
+coalesce(settled_at, case when seq <= (select min(high_water) from {cursor})
+                                                and (select source from {meta}) = 'log' then created_at end)
+
+-- part: purge.free
+-- Of a `page` of the outbox: what nobody else needs.
+seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
+  and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
+  and not (outcome = 'held' and exists (select 1 from {held_message} m
+                                        where m.side = 'relay' and m.event_id = page.event_id))
+
+-- name: purge.count
 -- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
 select max(seq), count(*), coalesce(sum(settled_at is not null and settled_at < :before_s * 1000
-         and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
-         and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
-         and not (outcome = 'held' and exists (select 1 from {held_message} m
-                                               where m.side = 'relay' and m.event_id = page.event_id))), 0),
+         and {part:purge.free}), 0),
        coalesce(min(created_at) >= :before_s * 1000, 1)
 from (select seq, event_id, created_at, outcome,
-             coalesce(settled_at, case when seq <= (select min(high_water) from {cursor})
-                                                and (select source from {meta}) = 'log' then created_at end) as settled_at
+             {part:purge.settled_at} as settled_at
       from {outbox} where seq > :after order by seq limit :limit) as page;
 
 -- name: purge.archive
@@ -25,23 +32,15 @@ select seq, event_id, bucket, kind, topic, key, type, schema_version, aggregate_
        payload, content_type, headers, created_at, coalesce(settled_at, created_at), coalesce(outcome, 'published')
 from {outbox} page
 where seq > :after and seq <= :last
-  and coalesce(settled_at, case when seq <= (select min(high_water) from {cursor})
-                                                and (select source from {meta}) = 'log' then created_at end) < :before_s * 1000
-  and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
-  and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
-  and not (outcome = 'held' and exists (select 1 from {held_message} m
-                                        where m.side = 'relay' and m.event_id = page.event_id))
+  and {part:purge.settled_at} < :before_s * 1000
+  and {part:purge.free}
 on conflict (seq) do nothing;
 
 -- name: purge.delete
-delete from {outbox}
+delete from {outbox} as page
 where seq > :after and seq <= :last
-  and coalesce(settled_at, case when seq <= (select min(high_water) from {cursor})
-                                                and (select source from {meta}) = 'log' then created_at end) < :before_s * 1000
-  and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
-  and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
-  and not (outcome = 'held' and exists (select 1 from {held_message} m
-                                        where m.side = 'relay' and m.event_id = {outbox}.event_id));
+  and {part:purge.settled_at} < :before_s * 1000
+  and {part:purge.free};
 
 -- name: purge.consumers
 with recursive names (consumer) as (
