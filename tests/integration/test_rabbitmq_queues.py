@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import defaultdict
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from relevo.brokers import broker_for
 from relevo.brokers.rabbitmq import topology
 from relevo.brokers.rabbitmq.options import SLOTS
-from relevo.clients.aio_pika import close, connect, properties
+from relevo.brokers.rabbitmq.shard import Shard
+from relevo.brokers.rabbitmq.subscription import RabbitSubscription
+from relevo.clients.aio_pika import aiormq, close, connect, properties
 from relevo.errors import ConfigError
 from relevo.outcome import Rejected
 from relevo.testing.broker_processes import make_message
@@ -47,6 +50,37 @@ async def collect(member: Any, count: int, *, settle: bool = True) -> list[Any]:
 
     await eventually(enough, what=f"{count} messages")
     return found
+
+
+async def test_a_cancellation_that_the_client_turns_into_an_error(
+    rabbitmq_url: str, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """aiormq answers the cancellation of a call now and then with one of its errors. Whoever was cancelled ends all the
+    same: taken for a lost server, it would reconnect for ever while somebody waits for its end."""
+    inside = asyncio.Event()
+
+    async def stuck(*_: object) -> None:
+        inside.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise aiormq().exceptions.ConnectionChannelError("as aiormq does") from None
+
+    member: Any = await broker_for(rabbitmq_url, {"queues": 2}).subscribe(GROUP, [topic])
+    await eventually(lambda: len(member._shards) == 2, what="the queues")
+    monkeypatch.setattr(Shard, "undelivered", stuck)
+    asking = asyncio.create_task(member.lag())
+    await inside.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    inside.clear()
+    monkeypatch.setattr(RabbitSubscription, "_balance", stuck)
+    member._stir.set()
+    await inside.wait()
+    async with asyncio.timeout(20):
+        await member.aclose()
+    assert "reconnecting" not in caplog.text
 
 
 async def test_another_number_of_queues_is_refused(rabbitmq_url: str, topic: str) -> None:

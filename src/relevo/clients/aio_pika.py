@@ -42,6 +42,15 @@ def lost() -> tuple[type[Exception], ...]:
     return (OSError, RuntimeError, aiormq().exceptions.AMQPError)
 
 
+def end_if_cancelled() -> None:
+    """To be asked where one of ``lost`` was caught: the client turns the cancellation of a call into such an error, and
+    whoever was cancelled must not go on as if the server were away. Not inside ``asyncio.timeout``, which cancels too.
+    Raises ``CancelledError``."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 def properties(**values: Any) -> Any:
     """Properties of a message."""
     return aiormq().spec.Basic.Properties(**values)

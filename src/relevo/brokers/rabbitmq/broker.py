@@ -12,7 +12,7 @@ from relevo.brokers.rabbitmq import CAPABILITIES, topology
 from relevo.brokers.rabbitmq.options import parse
 from relevo.brokers.rabbitmq.publisher import RabbitPublisher
 from relevo.brokers.rabbitmq.subscription import RabbitSubscription
-from relevo.clients.aio_pika import aiormq, close, connect, lost, place_of
+from relevo.clients.aio_pika import aiormq, close, connect, end_if_cancelled, lost, place_of
 from relevo.errors import UnreachableError
 from relevo.ports.broker import SEND_TIMEOUT_S
 
@@ -66,6 +66,7 @@ class RabbitBroker:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
                 return await work(connection)
         except lost() as error:
+            end_if_cancelled()
             raise UnreachableError(f"RabbitMQ at {self.url}: {type(error).__name__}") from error
         finally:
             await close(connection)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from relevo.brokers.rabbitmq import topology
 from relevo.brokers.rabbitmq.options import RabbitOptions
-from relevo.clients.aio_pika import close, connect, let_go, lost, place_of, settled_down
+from relevo.clients.aio_pika import close, connect, end_if_cancelled, let_go, lost, place_of, settled_down
 from relevo.errors import ConfigError, UnreachableError
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable
 
@@ -49,6 +49,7 @@ class Link:
                         self._channel = await self._connection.channel(publisher_confirms=True)
                 except lost() as error:
                     self.give_up()
+                    end_if_cancelled()
                     raise UnreachableError(f"RabbitMQ at {place_of(self._url)}: {type(error).__name__}") from None
             return self._channel
 
@@ -89,10 +90,12 @@ class Link:
                     return Accepted()
         except TimeoutError:
             self.give_up()
+            end_if_cancelled()
             return Unavailable(f"RabbitMQ at {place_of(self._url)} does not answer")
         except (UnreachableError, ConfigError) as error:
             return Unavailable(str(error))
         except lost() as error:
             self.give_up()
+            end_if_cancelled()
             return Unavailable(f"RabbitMQ at {place_of(self._url)}: {type(error).__name__}")
         return Rejected("unknown_topic", f"there is no exchange {name!r}: create the topic first")

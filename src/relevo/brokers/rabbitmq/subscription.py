@@ -12,7 +12,7 @@ from relevo.brokers.rabbitmq import topology
 from relevo.brokers.rabbitmq.group import Group
 from relevo.brokers.rabbitmq.options import RabbitOptions
 from relevo.brokers.rabbitmq.shard import Shard
-from relevo.clients.aio_pika import close, connect, let_go, lost, place_of, settled_down
+from relevo.clients.aio_pika import close, connect, end_if_cancelled, let_go, lost, place_of, settled_down
 from relevo.errors import ConfigError, MisuseError, RelevoError, UnreachableError
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Delivery
@@ -144,11 +144,9 @@ class RabbitSubscription:
             await close(connection)
         await settled_down()
 
-    # -- the connection, kept ------------------------------------------------------------------------------------------
-
     async def _keep_going(self) -> None:
         failures = 0
-        while True:
+        while not self._closed:
             began = self._loop.time()
             try:
                 if self._connection is None:
@@ -158,6 +156,7 @@ class RabbitSubscription:
             except RelevoError as error:
                 self._problem = error
             except lost() as error:
+                end_if_cancelled()
                 if self._problem is None:
                     log.warning("consumer %s: lost RabbitMQ (%s); reconnecting", self._consumer, type(error).__name__)
                 self._problem = self._away(error)
@@ -175,6 +174,7 @@ class RabbitSubscription:
             raise
         except lost() as error:
             let_go(connection)
+            end_if_cancelled()
             raise self._away(error) from error
         self._connection = connection
 
@@ -263,8 +263,6 @@ class RabbitSubscription:
             await asyncio.gather(*[shard.channel.close() for shard in shards])
         await self._group.tell()
 
-    # -- inside --------------------------------------------------------------------------------------------------------
-
     def _take(self, max_messages: int) -> list[Delivery]:
         found: list[Delivery] = []
         for name in list(self._shards):
@@ -282,6 +280,7 @@ class RabbitSubscription:
             async with asyncio.timeout(RPC_TIMEOUT_S):
                 return await shard.undelivered()
         except lost() as error:
+            end_if_cancelled()
             raise self._away(error) from None
 
     def _away(self, error: Exception) -> UnreachableError:
