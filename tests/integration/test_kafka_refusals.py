@@ -95,7 +95,7 @@ async def test_nothing_passes_the_first_message_of_a_new_producer(kafka_url: str
         await publisher.aclose()
 
 
-@pytest.mark.parametrize(("gapless", "in_flight"), [(False, 5), (False, 1), (True, 1)])
+@pytest.mark.parametrize(("gapless", "in_flight"), [(False, 5), (False, 1), (True, 5), (True, 1)])
 async def test_why_the_client_runs_gapless(kafka_url: str, topic: str, gapless: bool, in_flight: int) -> None:
     """The client alone, without our purge: after a refusal by the broker an idempotent producer delivers the later
     messages of the partition all the same; in gapless mode it delivers none, once the partition has stored a message

@@ -26,8 +26,9 @@ URL = "kafka://127.0.0.1:9092"
         ("enable.auto.commit", True),
         ("enable.auto.offset.store", "true"),
         ("partitioner", "random"),
-        ("max.in.flight", 5),
-        ("max.in.flight.requests.per.connection", 5),
+        ("max.in.flight", 6),
+        ("max.in.flight.requests.per.connection", 0),
+        ("max.in.flight.requests.per.connection", "many"),
         ("retries", 3),
         ("auto.offset.reset", "latest"),
         ("transactional.id", "x"),
@@ -45,6 +46,12 @@ def test_harmless_values_of_the_same_options_pass() -> None:
     options = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0, "enable.auto.commit": False}
     config = parse(URL, options).producer(500_000)
     assert (config["enable.idempotence"], config["acks"], config["message.timeout.ms"]) == (True, "all", 0)
+
+
+def test_fewer_requests_in_flight_are_anybodys_choice() -> None:
+    name = "max.in.flight.requests.per.connection"
+    assert parse(URL, {}).producer(500_000)[name] == 5
+    assert parse(URL, {name: 2}).producer(500_000)[name] == 2
 
 
 def test_options_reach_the_client_they_are_for() -> None:

@@ -47,8 +47,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "logger": _OURS,
 }
 _FIXED: Final[Mapping[str, tuple[frozenset[str], str]]] = {
-    "max.in.flight": (frozenset({"1"}), "a batch in flight could pass one that the broker refused"),
-    "max.in.flight.requests.per.connection": (frozenset({"1"}), "a batch in flight could pass one that was refused"),
     "enable.idempotence": (frozenset({"true", "1"}), "retries would swap and repeat messages within a key"),
     "acks": (frozenset(_ALL), "a message could be lost after it was confirmed"),
     "request.required.acks": (frozenset(_ALL), "a message could be lost after it was confirmed"),
@@ -57,6 +55,10 @@ _FIXED: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "enable.auto.commit": (frozenset({"false", "0"}), "messages would be acknowledged before they are handled"),
     "enable.auto.offset.store": (frozenset({"false", "0"}), "messages would be acknowledged before they are handled"),
 }
+
+_IN_FLIGHT: Final = {"max.in.flight", "max.in.flight.requests.per.connection"}
+_IN_FLIGHT_MAX: Final = 5
+"""So many batches of a producer a broker keeps in order."""
 
 _PRODUCER_ONLY = (
     *("linger.ms", "queue.buffering.", "compression.", "batch.", "sticky.partitioning.", "enable.idempotence", "acks"),
@@ -83,17 +85,17 @@ class KafkaOptions:
         batch_bytes = min(int(chosen.pop("batch.size", batch_bytes_max)), batch_bytes_max)
         return {
             **self._common(),
-            "linger.ms": 5,
+            "linger.ms": 0.5,
             "queue.buffering.max.messages": 100_000,
             "queue.buffering.max.kbytes": 256 * 1024,
             # The topic's own limit is checked before; this one only bounds a request.
             "message.max.bytes": 100_000_000,
+            # A request goes to one partition, so one at a time would be as slow as the partitions are many.
+            "max.in.flight.requests.per.connection": _IN_FLIGHT_MAX,
             **chosen,
             "batch.size": batch_bytes,
             "enable.idempotence": True,
             "enable.gapless.guarantee": True,
-            # docs/decisions/0002: what is on its way behind a refused batch should be little.
-            "max.in.flight.requests.per.connection": 1,
             "acks": "all",
             "message.timeout.ms": 0,
             "partitioner": "murmur2_random",
@@ -154,6 +156,10 @@ def parse(url: str, options: Mapping[str, Any]) -> KafkaOptions:
         if name in _FIXED and str(value).lower() not in _FIXED[name][0]:
             wanted, why = _FIXED[name]
             raise ConfigError(f"broker.options: {name!r} must stay {sorted(wanted)[-1]}: otherwise {why}")
+        if name in _IN_FLIGHT and str(value) not in map(str, range(1, _IN_FLIGHT_MAX + 1)):
+            raise ConfigError(
+                f"broker.options: {name!r} must be 1 to {_IN_FLIGHT_MAX}: with more, retries would swap a key's messages"
+            )
     return KafkaOptions(parsed, servers, {name: value for name, value in passed.items() if name not in _FIXED})
 
 
