@@ -158,7 +158,7 @@ def parse(url: str, options: Mapping[str, Any]) -> KafkaOptions:
             raise ConfigError(f"broker.options: {name!r} must stay {sorted(wanted)[-1]}: otherwise {why}")
         if name in _IN_FLIGHT and str(value) not in map(str, range(1, _IN_FLIGHT_MAX + 1)):
             raise ConfigError(
-                f"broker.options: {name!r} must be 1 to {_IN_FLIGHT_MAX}: with more, retries would swap a key's messages"
+                f"broker.options: {name!r} must be 1 to {_IN_FLIGHT_MAX}: more would swap messages on a retry"
             )
     return KafkaOptions(parsed, servers, {name: value for name, value in passed.items() if name not in _FIXED})
 
