@@ -63,7 +63,7 @@ async def test_a_partition_goes_when_every_cursor_has_passed_it(store: LogStore,
         "has messages that are not handed over"
     }
     async with running_relay(store):
-        await eventually(lambda: store.unsettled() == 0, what="all settled")
+        await store.all_over()
     assert store.query("select count(*) from relevo_outbox where settled_at is not null") == [(0,)]
     second = int(store.query("select max(seq) from relevo_outbox")[0][0])
     store.do(f"update relevo_cursor set high_water = {second - 1} where lane = 5")
@@ -82,7 +82,7 @@ async def test_the_rule_is_looked_at_under_the_lock(store: LogStore, database: D
     transactions (FAILURES row 1: a row that commits late is not over when its number is)."""
     await old_day(store, database)
     async with running_relay(store):
-        await eventually(lambda: store.unsettled() == 0, what="all settled")
+        await store.all_over()
     saved = store.query("select snapshot, high_water from relevo_cursor where lane = 5")[0]
     if behind == "number":
         store.do("update relevo_cursor set high_water = 9 where lane = 5")
@@ -109,9 +109,9 @@ async def test_a_late_row_keeps_its_partition(store: LogStore, database: Databas
     assert "p0" in names(store)
     async with running_relay(store, publisher):
         await eventually(lambda: 1000 in publisher.payloads(), what="the late one is published")
-        await eventually(lambda: store.unsettled() == 0, what="all settled")
+        await store.all_over()
     store.fill(3, start=20)  # cursors are stored with what is settled, so that they see that it has ended
     async with running_relay(store, publisher):
-        await eventually(lambda: store.unsettled() == 0, what="all settled")
+        await store.all_over()
     await purge(store, database)
     assert "p0" not in names(store)

@@ -54,7 +54,7 @@ async def test_what_was_published_goes_and_what_waits_stays(store: LogStore) -> 
     make_old(store)
     assert await purged(store) == 0
     async with running_relay(store):
-        await eventually(lambda: store.unsettled() == 0, what="all settled")
+        await store.all_over()
     store.fill(5, start=30)
     make_old(store)
     database = database_for(store.settings)
@@ -86,5 +86,6 @@ async def test_a_row_that_commits_late_is_not_over_when_its_number_is(pg_databas
     assert (1,) in store.query("select seq from relevo_outbox")
     async with running_relay(store, publisher):
         await eventually(lambda: 1 in publisher.payloads(), what="the late one is published")
+        await store.all_over()
     assert await purged(store) > 0
     assert store.query("select count(*) from relevo_outbox") == [(0,)]

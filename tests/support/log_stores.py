@@ -10,6 +10,7 @@ from relevo.ports.source import Source
 from relevo.sources.log.source import LogSource
 from tests.support.relays import Store
 from tests.support.schema import create_schema
+from tests.support.waiting import eventually
 
 _CURSOR = """
 select count(*) from relevo_outbox o join relevo_cursor c on c.lane = (o.bucket & 63) and c.topic_group = coalesce(
@@ -36,6 +37,20 @@ class LogStore(Store):
         found, unsettled = super().outcomes(), self.unsettled()
         published = found.pop(None, 0) - unsettled + found.pop("published", 0)
         return found | ({"published": published} if published else {}) | ({None: unsettled} if unsettled else {})
+
+    async def all_over(self) -> None:
+        """Wait until everything is settled and, as retention wants it, every stored cursor has seen every transaction
+        end. A transaction of whoever else uses the cluster puts that off. To be awaited while a relay runs."""
+        await eventually(lambda: self.unsettled() == 0, what="all settled")
+        if self.is_postgres:
+            await eventually(
+                lambda: self.query(
+                    "select coalesce(min(pg_snapshot_xmin(snapshot::pg_snapshot)::text::bigint) > "
+                    "(select max(tx::text::bigint) from relevo_outbox), false) from relevo_cursor"
+                )[0][0],
+                what="every cursor has passed every transaction",
+                timeout_s=60,
+            )
 
     def source(self, database: Database, relay_id: UUID, lease_s: float) -> Source:
         return LogSource(database, relay_id, 64, lease_s=lease_s)
