@@ -70,6 +70,22 @@ async def test_what_was_published_goes_and_what_waits_stays(store: LogStore) -> 
     assert [row[0] for row in store.query("select seq from relevo_outbox order by seq")] == [31, 32, 33, 34, 35]
 
 
+async def test_on_a_quiet_system_retention_learns_that_a_transaction_has_ended(pg_database: str) -> None:
+    """Some transaction of the cluster ran when the last event was settled. It ends; nothing more is written; what was
+    published can go all the same, a few seconds later."""
+    store = log_store(pg_database)
+    with psycopg.connect(store.url) as other:
+        other.execute("select pg_current_xact_id()")
+        store.fill(10)
+        async with running_relay(store):
+            await eventually(lambda: store.unsettled() == 0, what="all settled")
+            make_old(store)
+            assert await purged(store) == 0
+            other.commit()
+            await store.all_over()
+    assert await purged(store) == 10
+
+
 async def test_a_row_that_commits_late_is_not_over_when_its_number_is(pg_database: str) -> None:
     """FAILURES row 1 for retention: the cursor stands beyond the number of a row whose transaction it has not seen. By
     ``seq <= hw`` alone that row would go unread."""

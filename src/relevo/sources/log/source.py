@@ -17,7 +17,7 @@ from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
 from relevo.script import Row, Rows, Script
 from relevo.sources.log.windows import Name, Part, Reader, Windows
 from relevo.storage import laning, marking, windowing
-from relevo.storage.cursors import EVERY, Cursor
+from relevo.storage.cursors import EVERY, Cursor, snapshot
 from relevo.storage.rows import page_reader
 
 NOTHING = Taken((), (), (), exhausted=True)
@@ -248,7 +248,7 @@ class LogSource:
         behind = {
             name: cursor
             for name, cursor in self._windows.settled.items()
-            if cursor.high_water != self._stored[name].high_water and name[0] in self._lanes
+            if name[0] in self._lanes and _left_behind(self._stored[name], cursor)
         }
         if behind:
             await self._save(behind)
@@ -268,3 +268,12 @@ class LogSource:
             reader.cursor.window or s2,
             cap,
         )
+
+
+def _left_behind(stored: Cursor, now: Cursor) -> bool:
+    """Whether ``stored`` is worth a commit: it lacks a number, or says of transactions that they run which have all
+    ended. Retention goes by both, and on a quiet system nothing else would tell it."""
+    if now.high_water != stored.high_water or ":" not in stored.snapshot:  # SQLite needs no snapshots
+        return now.high_water != stored.high_water
+    seen = snapshot(stored.snapshot)
+    return bool(seen.running) and snapshot(now.snapshot).xmin >= seen.xmax
