@@ -117,34 +117,32 @@ def test_the_ledger_notices_a_relay_that_marks_first(tmp_path: Path, capsys: pyt
         relay_module="tests.support.ledger.broken_relay",
         patience_s=8.0,
     )
+    killed = False
     with LedgerRun(plan, tmp_path) as run:
         (relay,) = run.relays
-        killer = threading.Thread(target=_kill_when_marked, args=(plan.database, relay))
-        killer.start()
-        account = run.play()
-        killer.join()
+
+        def kill_when_marked() -> None:
+            """Its send comes half a second after its mark, or never."""
+            nonlocal killed
+            if not killed and _marked(plan.database):
+                relay.kill()
+                relay.start()
+                killed = True
+
+        account = run.play(meanwhile=kill_when_marked)
+    assert killed, "the broken relay marked nothing"
     with capsys.disabled():
         print(f"\nbroken relay: {account}")
     assert account.lost > 0
     assert not account.holds
 
 
-def _kill_when_marked(database: str, relay: object) -> None:
-    """Kill and restart the relay as soon as it has marked something: its send comes half a second later, or never."""
-    from tests.support.ledger.child import Child
-
-    assert isinstance(relay, Child)
-
-    def marked() -> bool:
-        connection = connect(database)
-        try:
-            return bool(execute(connection, "select 1 from relevo_outbox where settled_at is not null limit 1"))
-        finally:
-            connection.close()
-
-    eventually_sync(marked, what="the broken relay marked something")
-    relay.kill()
-    relay.start()
+def _marked(database: str) -> bool:
+    connection = connect(database)
+    try:
+        return bool(execute(connection, "select 1 from relevo_outbox where settled_at is not null limit 1"))
+    finally:
+        connection.close()
 
 
 @pytest.fixture

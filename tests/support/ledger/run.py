@@ -95,10 +95,13 @@ class LedgerRun:
     def child(self, name: str, command: list[str]) -> Child:
         return Child(name, command, self.folder / f"{name}.log", self.plan.topic)
 
-    def play(self, *, between: Callable[[int], None] = lambda kill: None) -> Account:
+    def play(
+        self, *, between: Callable[[int], None] = lambda kill: None, meanwhile: Callable[[], None] = lambda: None
+    ) -> Account:
         """Write, kill at random, wait until everything arrived; the account as it is then or after the patience.
 
-        ``between`` is called with the number of kills so far, before each.
+        ``between`` is called with the number of kills so far, before each; ``meanwhile`` about ten times a second. It
+        may kill and start a process: whoever did that in a thread would be seen between the two.
         """
         chance = random.Random(self.plan.seed)
         for child in [*self.relays, *self.consumers, *self.writers]:
@@ -107,6 +110,7 @@ class LedgerRun:
         next_kill = time.monotonic() + self.plan.kill_every_s
         done = 0
         while time.monotonic() < deadline:
+            meanwhile()
             for child in [*self.relays, *self.consumers]:
                 if not child.running:
                     raise AssertionError(f"{child.name} ended by itself:\n{child.tail()}")
