@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import secrets
+import threading
 import time
 from typing import Any
 
@@ -17,7 +18,7 @@ from relevo import wire
 from relevo.brokers import broker_for
 from relevo.brokers.kafka.sizes import record_bytes
 from relevo.message import Message
-from relevo.outcome import Accepted, Rejected, Unconfirmed
+from relevo.outcome import Accepted, Rejected, Unavailable, Unconfirmed
 from relevo.testing.broker_processes import make_message
 from tests.support.stacks import set_config
 
@@ -232,3 +233,25 @@ async def test_more_than_the_client_can_hold(kafka_url: str, topic: str) -> None
         assert await arrived(kafka_url, topic, messages[-1]) == [message.event_id for message in messages]
     finally:
         await publisher.aclose()
+
+
+async def test_closing_while_a_successor_is_made_leaves_no_producer_behind() -> None:
+    """In an outage the next producer is made before the broker is back. Who closes the publisher meanwhile ends it, too."""
+    before = {thread.ident for thread in threading.enumerate()}
+    publisher: Any = await broker_for("kafka://127.0.0.1:9").publisher(source=SOURCE)
+    make = publisher._made
+    publisher._sender = sender = await make(False)
+    closing: list[asyncio.Task[None]] = []
+
+    async def closed_meanwhile(one_by_one: bool) -> object:
+        closing.append(asyncio.create_task(publisher.aclose()))
+        await asyncio.sleep(0)  # it has begun
+        return await make(one_by_one)
+
+    publisher._made = closed_meanwhile
+    publisher._break(sender, Unavailable("away"))
+    await asyncio.wait(publisher._replacing)
+    await closing[0]
+    left = [thread.name for thread in threading.enumerate() if thread.ident not in before]
+    assert "relevo-kafka-producer" not in left
+    assert publisher._sender is None

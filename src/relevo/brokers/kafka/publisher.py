@@ -90,6 +90,8 @@ class KafkaPublisher:
             await asyncio.wait(self._under_way, timeout=2 * self._send_timeout_s)
         if self._watcher is not None:
             self._watcher.cancel()
+        if self._replacing:
+            await asyncio.wait(self._replacing)  # it may be making a successor
         if self._sender is not None and self._sender.broken is None:
             self._break(self._sender, Unconfirmed("the publisher was closed before a confirmation came"))
         if self._replacing:
@@ -282,11 +284,13 @@ class KafkaPublisher:
                 sender.stuck_topics = {failure.topic for failure in oldest.failed}
             await asyncio.to_thread(sender.close)
         finally:
+            if self._sender is sender:
+                self._sender = None
+            sender.replaced.set_result(None)
+        if isinstance(sender.broken, Unavailable) and self._sender is None and not self._closed:
             # In an outage the successor is there before it is needed: a broker that has just come back keeps whoever
             # asks for a producer id waiting for a second.
-            away = isinstance(sender.broken, Unavailable) and not self._closed
-            self._sender = await self._made(sender.one_by_one) if away else None
-            sender.replaced.set_result(None)
+            self._sender = await self._made(sender.one_by_one)
 
     async def _explain(self, call: Call) -> None:
         sender = call.sender
