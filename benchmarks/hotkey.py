@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
+import json
 import os
 import secrets
 import statistics
@@ -21,23 +21,16 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import psycopg
 
 from benchmarks.drain import settings_of
 from benchmarks.measure import machine, spread, table
-from benchmarks.outage import _database, _declare
+from benchmarks.outage import CONSUMER, FILL, PAYLOAD_BYTES, _database, _declare
 from relevo.brokers import broker_for
 from relevo.ops.migrate import migrate
 from relevo.settings import load
 from tests.support.ledger.outages import stored
-
-CONSUMER = "bench"
-FILL = (
-    "insert into relevo_outbox (event_id, bucket, topic, key, type, payload) "
-    "select relevo_uuid7(), relevo_bucket_of(convert_to(k, 'UTF8'), null), %s, convert_to(k, 'UTF8'), "
-    "'bench.order.placed', convert_to(rpad(i || ' ', 300, 'y'), 'UTF8') "
-    "from (select i, 'o' || i %% %s as k from generate_series(1, %s) as i) as made order by i"
-)
 
 
 def run(database: str, broker_url: str, source: str, keys: int, events: int, *, waves: bool) -> float:
@@ -51,7 +44,7 @@ def run(database: str, broker_url: str, source: str, keys: int, events: int, *, 
         )
         migrate(load(config, environ={}))
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(FILL.encode(), (topic, keys, events))
+            connection.execute(FILL.encode(), (topic, PAYLOAD_BYTES, keys, events))
             connection.execute("vacuum analyze relevo_outbox")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
         command = [sys.executable, "-m", "benchmarks.hotkey", "--child", str(config)]
@@ -95,7 +88,7 @@ async def _check(broker_url: str, topic: str, keys: int, events: int) -> None:
                 message = delivery.message
                 if message.event_id not in ids:
                     ids.add(message.event_id)
-                    number = int(bytes(message.payload or b"").split()[0])
+                    number = int(json.loads(message.payload or b"")["order_id"])
                     if last.get(message.key or b"", 0) >= number:
                         raise SystemExit(f"{number} of key {message.key!r} came after {last[message.key or b'']}")
                     last[message.key or b""] = number
@@ -112,7 +105,7 @@ def child(config: str, *, waves: bool) -> None:
     from relevo.cli.main import main as relevo
 
     if waves:
-        publisher.KafkaPublisher.capabilities = dataclasses.replace(publisher.CAPABILITIES, prefix_safe=False)
+        publisher.KafkaPublisher.capabilities = msgspec.structs.replace(publisher.CAPABILITIES, prefix_safe=False)
     relevo(["--config", config, "relay"])
 
 
