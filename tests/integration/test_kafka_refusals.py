@@ -236,7 +236,7 @@ async def test_more_than_the_client_can_hold(kafka_url: str, topic: str) -> None
 
 
 async def test_closing_while_a_successor_is_made_leaves_no_producer_behind() -> None:
-    """In an outage the next producer is made before the broker is back. Who closes the publisher meanwhile ends it, too."""
+    """In an outage the next producer is made before the broker is back; closing meanwhile ends that one, too."""
     before = {thread.ident for thread in threading.enumerate()}
     publisher: Any = await broker_for("kafka://127.0.0.1:9").publisher(source=SOURCE)
     make = publisher._made
