@@ -42,8 +42,8 @@ class Grouping:
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_every_item_once_and_each_key_in_order(seed: int) -> None:
-    """Random keys, groups, pauses and failures: what a batch gives back runs again before what is behind it, nothing is
-    lost or doubled, and two items of a key are never under way at once."""
+    """Random keys, groups, pauses, failures and withdrawals: what a batch gives back runs again before what is behind
+    it, nothing is lost or doubled, and two items of a key are never under way at once."""
     chance = random.Random(seed)
     done: list[Item] = []
     under_way: set[str] = set()
@@ -83,14 +83,18 @@ async def test_every_item_once_and_each_key_in_order(seed: int) -> None:
     failures: list[BaseException] = []
     queues: KeyQueues[Item] = KeyQueues(one, failures.append, many, Grouping(chance.choice((2, 5, 50))))
     items = [Item(number, f"k{chance.randrange(8)}", chance.choice(("g", "g", "h", None))) for number in range(200)]
+    out: list[Item] = []
     for item in items:
         queues.put(item.key, item)
         if chance.random() < 0.1:
             await asyncio.sleep(0)
+            if chance.random() < 0.3:  # as when a shard goes away, at any moment
+                gone = {f"k{number}" for number in range(8) if chance.random() < 0.5}
+                out += queues.withdraw(lambda item, gone=gone: item.key in gone)  # type: ignore[misc]
     async with asyncio.timeout(30):
         await queues.join()
     assert not failures
-    assert sorted(item.number for item in done) == list(range(200))
+    assert sorted(item.number for item in done + out) == list(range(200))
     for key in {item.key for item in items}:
         mine = [item.number for item in done if item.key == key]
         assert mine == sorted(mine)

@@ -164,15 +164,16 @@ class KeyQueues(Generic[I]):
         task.add_done_callback(self._tasks.discard)
 
     async def _run_one(self, key: Hashable) -> None:
-        """The first of a key, and those after it that run by themselves as well."""
+        """The first of a key, and those after it that run by themselves as well. All may have been withdrawn meanwhile:
+        this begins a turn of the loop later than it was asked for."""
         queue = self._queues[key]
         try:
-            while True:
+            while queue:
                 try:
                     await self._work(queue.popleft())
                 finally:
                     self._count -= 1
-                if not queue or (self._grouping is not None and self._grouping.of(queue[0]) is not None):
+                if queue and self._grouping is not None and self._grouping.of(queue[0]) is not None:
                     break
         except Exception as error:  # noqa: BLE001 - handed to the engine, which ends with it
             self._drop(key)
