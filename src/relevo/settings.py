@@ -45,14 +45,15 @@ class BrokerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RelaySettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The relay process. Durations in seconds."""
+    """The relay process. Durations in seconds. ``source`` "auto": what the tables are read by already; new tables are
+    read by "log" on PostgreSQL, by "mark" on SQLite."""
 
-    source: Literal["mark", "log", "wal"] = "mark"
+    source: Literal["auto", "mark", "log", "wal"] = "auto"
     batch_max: int = 2000
     batch_bytes_max: int = 8_000_000
     lease_s: float = 15.0
     send_timeout_s: float = 5.0
-    poll_min_s: float = 0.01
+    poll_min_s: float = 0.005
     poll_max_s: float = 0.5
     stop_timeout_s: float = 20.0
 

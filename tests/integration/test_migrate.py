@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import psycopg
 import pytest
@@ -52,7 +53,8 @@ async def test_the_bookkeeping_says_what_was_installed(settings: Settings) -> No
         ready = await ensure_ready(database, settings)
     finally:
         await database.aclose()
-    assert (ready.schema_version, ready.lanes, ready.source) == (migrating.code_version(database.dialect), 64, "mark")
+    source = "log" if database.dialect == "postgresql" else "mark"
+    assert (ready.schema_version, ready.lanes, ready.source) == (migrating.code_version(database.dialect), 64, source)
     assert (ready.system_id is not None) == (database.dialect == "postgresql")
     assert _count_lanes(settings) == 64
 
@@ -177,6 +179,7 @@ async def test_missing_and_older_tables_are_told_apart(settings: Settings) -> No
 
 async def test_the_source_of_the_tables_never_changes_silently(settings: Settings) -> None:
     """Settings that name another source than the stored one are refused by everybody who would use it."""
+    settings.relay.source = "mark"
     migrate(settings)
     _execute(settings, "update relevo_meta set source = 'log'")
     database = database_for(settings.database)
@@ -187,6 +190,20 @@ async def test_the_source_of_the_tables_never_changes_silently(settings: Setting
         await database.aclose()
     with pytest.raises(SchemaError, match="relevo source move"):
         migrate(settings)
+
+
+@pytest.mark.parametrize("source", ["mark", "log"])
+async def test_an_upgrade_changes_nobodys_source(settings: Settings, source: Literal["mark", "log"]) -> None:
+    """Settings that leave the source open mean the one that the tables have, whatever new tables would get."""
+    settings.relay.source = source
+    migrate(settings)
+    settings.relay.source = "auto"
+    assert migrate(settings).applied == () and pending(settings) == ()
+    database = database_for(settings.database)
+    try:
+        assert (await ensure_ready(database, settings)).source == source
+    finally:
+        await database.aclose()
 
 
 def test_a_source_that_a_database_has_not_is_refused(tmp_path: Path) -> None:

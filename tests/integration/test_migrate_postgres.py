@@ -92,6 +92,7 @@ async def test_a_restored_copy_is_recognised_and_said_loudly(
     """FAILURES row 7: the tables come from another cluster. `mark` keeps no positions, so it warns and goes on; migrate
     says so, records the new identifier, and the warning ends."""
     settings = _settings(pg_database)
+    settings.relay.source = "mark"
     migrate(settings)
     _execute(pg_database, "update relevo_meta set system_id = '42'")
     database = database_for(settings.database)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 
@@ -20,6 +21,20 @@ async def test_everything_committed_is_published_in_order_per_key(store: Store) 
     for key in range(7):
         assert relay.publisher.payloads(b"k%d" % key) == list(range(key, 1000, 7))
     assert store.outcomes() == {"published": 1000}
+
+
+async def test_what_comes_next_does_not_wait_for_the_broker_to_answer(store: Store) -> None:
+    """A relay that has caught up reads on while its last page is unconfirmed; what was read is not read twice."""
+    gate = asyncio.Event()
+    async with running_relay(store, FakePublisher(gate=gate)) as relay:
+        for count in (1, 2, 3):
+            store.fill(4, keys=2, start=4 * count)
+            await eventually(lambda count=count: relay.publisher.calls == count, what=f"page {count}")
+        assert relay.publisher.log == [] and store.unsettled() == 12
+        gate.set()
+        await eventually(lambda: store.unsettled() == 0, what="all settled")
+    for key in range(2):
+        assert relay.publisher.payloads(b"k%d" % key) == list(range(4 + key, 16, 2))
 
 
 async def test_a_rolled_back_row_is_never_published(store: Store) -> None:

@@ -241,9 +241,9 @@ async def test_one_reads_and_the_other_stands_by(wal: WalStore) -> None:
         assert second.publisher.payloads() == list(range(40, 60))
 
 
-async def test_a_reader_that_stood_still_is_refused(wal: WalStore) -> None:
+async def test_a_reader_that_stood_still_is_refused(wal: WalStore, caplog: pytest.LogCaptureFixture) -> None:
     """FAILURES row 11: its lease ran out and another took over; what it settles then is refused, and its stream was
-    ended by the new reader."""
+    ended by the new reader, whose own it does not end to get it back."""
     publisher = FakePublisher(gate=asyncio.Event())
     async with reading_relay(wal, publisher, lease_s=1.0) as frozen:
         wal.fill(10, keys=2)
@@ -253,11 +253,13 @@ async def test_a_reader_that_stood_still_is_refused(wal: WalStore) -> None:
             await eventually(lambda: len(second.publisher.log) == 10, what="the second took over", timeout_s=30)
             epoch = second.ownership.lease.epoch  # type: ignore[union-attr]
             publisher.gate.set()  # type: ignore[union-attr]
-            await eventually(lambda: frozen.engine.counters.pages or frozen.task.done(), what="the first goes on")
+            lease = frozen.ownership.lease  # type: ignore[union-attr]
+            await eventually(lambda: lease.epoch is None, what="the first noticed")
             wal.fill(10, keys=2, start=10)
             await eventually(lambda: len(second.publisher.log) == 20, what="the second reads on")
             assert wal.query("select epoch from relevo_wal_position") == [(epoch,)]
         assert len(publisher.log) <= 10
+        assert caplog.text.count("57P01") == 1, caplog.text
         await frozen.crash()
 
 

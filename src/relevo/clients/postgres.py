@@ -27,6 +27,7 @@ _IDLE_TIMEOUT_S = 5
 """After which the server ends a transaction that stands still, unless ``run`` is told another time: a process that is
 frozen (or stopped with Ctrl+Z) must not keep its locks, whatever it was doing. Below the default leases."""
 _SESSION_OPTIONS = f"-c timezone=UTC -c idle_in_transaction_session_timeout={_IDLE_TIMEOUT_S}s"
+_BY_INDEX = "-c enable_seqscan=off -c enable_bitmapscan=off"
 _CONNECT_TIMEOUT_S = 5
 
 
@@ -49,7 +50,10 @@ class PostgresDatabase:
         self._prepare = settings.prepared_statements
         self._catalog = Catalog("postgresql", settings.schema, settings.prefix)
         self._texts: dict[str, str] = {}
-        self._idle: list[psycopg.AsyncConnection[Any]] = []
+        self._idle: list[tuple[psycopg.AsyncConnection[Any], bool]] = []
+        """Each with whether its plans walk indexes."""
+        self._lent = 0
+        self._connections_max = connections_max
         self._slots = asyncio.Semaphore(connections_max)
         self._closed = False
         self.url = redact(settings.url)
@@ -62,9 +66,10 @@ class PostgresDatabase:
         idle_timeout_s: float | None = None,
         statement_timeout_s: float | None = None,
         lock_timeout_s: float | None = None,
+        by_index: bool = False,
     ) -> T:
         bounds = _bounds(idle_timeout_s, statement_timeout_s, lock_timeout_s)
-        async with self._connection() as connection:
+        async with self._connection(by_index) as connection:
             try:
                 if read_only and not bounds:
                     return await arun(script, self._execute(connection))
@@ -79,7 +84,7 @@ class PostgresDatabase:
     async def aclose(self) -> None:
         self._closed = True
         while self._idle:
-            await self._idle.pop().close()
+            await self._idle.pop()[0].close()
 
     def _execute(self, connection: psycopg.AsyncConnection[Any]) -> Any:
         cursor = connection.cursor(binary=True)
@@ -94,34 +99,39 @@ class PostgresDatabase:
         return execute
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def _connection(self, by_index: bool) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         async with self._slots:
-            connection = await self._take()
+            connection = await self._take(by_index)
+            self._lent += 1
             try:
                 yield connection
             finally:
+                self._lent -= 1
                 usable = (
                     not self._closed
                     and not connection.closed
                     and connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE
                 )
                 if usable:
-                    self._idle.append(connection)
+                    self._idle.append((connection, by_index))
                 else:
                     await connection.close()
 
-    async def _take(self) -> psycopg.AsyncConnection[Any]:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.closed:
-                return connection
+    async def _take(self, by_index: bool) -> psycopg.AsyncConnection[Any]:
+        for place in reversed(range(len(self._idle))):
+            if self._idle[place][1] == by_index:
+                connection, _ = self._idle.pop(place)
+                if not connection.closed:
+                    return connection
+        while self._idle and self._lent + len(self._idle) >= self._connections_max:
+            await self._idle.pop(0)[0].close()
         try:
             connection = await self._psycopg.AsyncConnection.connect(
                 self._conninfo,
                 autocommit=True,
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 application_name="relevo",
-                options=self._options(),
+                options=self._options(by_index),
             )
         except self._psycopg.Error as error:
             raise self._explained(error) from error
@@ -129,10 +139,10 @@ class PostgresDatabase:
             connection.prepare_threshold = None
         return connection
 
-    def _options(self) -> str:
+    def _options(self, by_index: bool) -> str:
         """The URL's own server options (a keyword would replace them), then ours."""
         given = self._psycopg.conninfo.conninfo_to_dict(self._conninfo).get("options")
-        return f"{given} {_SESSION_OPTIONS}" if given else _SESSION_OPTIONS
+        return " ".join(str(part) for part in (given, _SESSION_OPTIONS, by_index and _BY_INDEX) if part)
 
     def _explained(self, error: psycopg.Error) -> Exception:
         sqlstate = error.sqlstate
@@ -140,7 +150,7 @@ class PostgresDatabase:
             sqlstate = "08006"
             # Whatever broke this connection broke its siblings too, more likely than not: start afresh.
             idle, self._idle = self._idle, []
-            for connection in idle:
+            for connection, _ in idle:
                 with contextlib.suppress(Exception):
                     connection.pgconn.finish()
         primary = error.diag.message_primary or str(error).splitlines()[0] if str(error) else type(error).__name__

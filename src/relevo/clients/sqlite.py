@@ -46,6 +46,7 @@ class SqliteDatabase:
         idle_timeout_s: float | None = None,
         statement_timeout_s: float | None = None,
         lock_timeout_s: float | None = None,
+        by_index: bool = False,
     ) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, script, read_only)
 

@@ -43,10 +43,10 @@ def migrate(
         return Migrated(pending(settings), version)
     migrating.check_source(catalog.dialect, settings.relay.source)
     with text_session(settings.database) as session:
-        applied, moved_from = migrating.apply(session, catalog, settings.relay.source, report)
-    if settings.relay.source == "wal":
+        applied = migrating.apply(session, catalog, settings.relay.source, report)
+    if applied.source == "wal":
         slot.create(settings)  # apart from the tables: a slot is made in a transaction that wrote nothing
-    return Migrated(applied, version, moved_from)
+    return Migrated(applied.migrations, version, applied.moved_from)
 
 
 def pending(settings: Settings) -> tuple[Migration, ...]:

@@ -37,7 +37,8 @@ DESCRIPTIONS: Final = {
     "broker.url": "kafka://host:9092, amqp://user:password@host/ (RabbitMQ), or embedded:file.db for a broker in a "
     "file on this machine.",
     "broker.options": "Options for the broker's client, by its own names, passed on as they are.",
-    "relay.source": "How the outbox is read; stored in the tables by `relevo migrate`, and refused if it differs.",
+    "relay.source": "How the outbox is read; stored in the tables by `relevo migrate`, and refused if it differs. "
+    "auto: as the tables are read already; new ones by log on PostgreSQL, by mark on SQLite.",
     "relay.batch_max": "Most messages read and handed over at once.",
     "relay.batch_bytes_max": "Most payload bytes read at once, so that memory does not depend on the backlog.",
     "relay.lease_s": "How long a lane stays with a relay that stopped answering, in seconds.",

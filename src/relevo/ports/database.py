@@ -34,12 +34,14 @@ class Database(Protocol):
         idle_timeout_s: float | None = None,
         statement_timeout_s: float | None = None,
         lock_timeout_s: float | None = None,
+        by_index: bool = False,
     ) -> T:
         """Drive ``script`` in one transaction. ``read_only``: a single snapshotless read, no write lock on SQLite.
         ``idle_timeout_s``: when the server ends the session if this process freezes inside (PostgreSQL); 5 s if not
         given. ``statement_timeout_s``: when it ends a statement (PostgreSQL: the driver's error, SQLSTATE 57014); 0:
         never; not given: as the server is set. ``lock_timeout_s``: when it gives up waiting for a lock (SQLSTATE
-        55P03), likewise."""
+        55P03), likewise. ``by_index``: on a session whose plans walk indexes, whatever the statistics say (PostgreSQL):
+        a statement that is prepared while its table is empty keeps its plan until autoanalyze comes by."""
 
     async def aclose(self) -> None: ...
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from relevo.errors import UnreachableError
 from relevo.policy import PROBE_BACKOFF, Policy
@@ -113,17 +115,13 @@ class RelayEngine:
             await self.flight.land_all()
             await self.draining.step(self.flight.held)
         await self.destinations.tell(self.database, self.ownership.relay_id)
+        looked_at = self.clock.seconds()
         taken = await self.flight.next_page()
         if not taken:
-            await self.flight.land_all()
-            await self.flight.settled()
-            await self.destinations.tell(self.database, self.ownership.relay_id)
             await self._idle(stop)
             return
         if self._assigned != self.ownership.version:
-            await self._abandon(
-                taken
-            )  # a lane may have been lost and won again meanwhile: what is held there may differ
+            await self._abandon(taken)  # a lane lost and won again meanwhile: what is held there may differ
             return
         if not self.ownership.may_send(set(taken.lanes)):
             await self._abandon(taken)
@@ -132,6 +130,8 @@ class RelayEngine:
         probe("relay.taken")
         self._idle_s = self.settings.poll_min_s
         await self.flight.carry(taken)
+        if taken.exhausted:
+            await self._rest(self.settings.poll_min_s - (self.clock.seconds() - looked_at), stop)
         await self.destinations.tell(self.database, self.ownership.relay_id)
         if self._again_s:
             delay_s, self._again_s = self._again_s, 0.0
@@ -177,18 +177,36 @@ class RelayEngine:
             self._again_s = self.settings.poll_min_s
 
     async def _idle(self, stop: asyncio.Event) -> None:
+        """Nothing was there to be read, or nothing may be read before what is under way has landed."""
+        flying = bool(self.flight)
         look_s = self.draining.next_s(self.flight.held)
-        await self._pause(self._idle_s if look_s is None else min(self._idle_s, look_s), stop)
-        self._idle_s = min(self._idle_s * 1.5, self.settings.poll_max_s)
+        await self._rest(self._idle_s if look_s is None else min(self._idle_s, look_s), stop, until_landed=flying)
+        await self.destinations.tell(self.database, self.ownership.relay_id)
+        if not flying:
+            self._idle_s = min(self._idle_s * 1.5, self.settings.poll_max_s)
 
-    async def _pause(self, delay_s: float, stop: asyncio.Event) -> None:
-        """Wait for a wake-up hint, a stop or the delay, whatever comes first."""
+    async def _rest(self, delay_s: float, stop: asyncio.Event, *, until_landed: bool = False) -> None:
+        """Land what the broker answers, until the delay is over, a hint comes, or somebody wants something done."""
+        until = self.clock.seconds() + delay_s
+        while True:
+            await self.flight.land_ended()
+            left_s = until - self.clock.seconds()
+            wanted = self._pauses_due is not None or self._assigned != self.ownership.version or self._again_s
+            if left_s <= 0 or wanted or (until_landed and not self.flight) or stop.is_set():
+                return
+            if await self._pause(left_s, stop, self.flight.next_event()):
+                return
+
+    async def _pause(self, delay_s: float, stop: asyncio.Event, landing: asyncio.Task[Any] | None = None) -> bool:
+        """Wait for a hint, a stop, the end of ``landing`` or the delay, whatever comes first; whether a hint came."""
         waking = asyncio.create_task(self.wake.wait(delay_s))
         stopping = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait((waking, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if waking.done() and waking.result():
+            await asyncio.wait([each for each in (waking, stopping, landing) if each], return_when=FIRST_COMPLETED)
+            woken = waking.done() and waking.result()
+            if woken:
                 self._idle_s = self.settings.poll_min_s
+            return woken
         finally:
             waking.cancel()
             stopping.cancel()

@@ -99,10 +99,21 @@ class Flight:
     async def carry(self, taken: Taken) -> None:
         """Launch one page, and land what has to be landed before the next can be."""
         self._launch(taken)
-        if taken.exhausted or self._pages[-1].alone:
+        if self._pages[-1].alone:
             await self.land_all()
         while len(self._pages) >= self._pages_max:
             await self._land()
+
+    def next_event(self) -> asyncio.Task[Outcomes] | asyncio.Task[None] | None:
+        """What ends next of all that is under way, and asks for ``land_ended`` then."""
+        return self._pages[0].publishing if self._pages else self._settling
+
+    async def land_ended(self) -> None:
+        """Land what the broker has answered, in order."""
+        while self._pages and self._pages[0].publishing.done():
+            await self._land()
+        if self._settling is not None and self._settling.done():
+            await self.settled()
 
     async def land_all(self) -> None:
         """Until nothing is with the broker; the last page may still be being settled."""

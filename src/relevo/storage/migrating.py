@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -29,8 +29,24 @@ OLDEST_CODE = 1
 MOVES_SINCE = 8
 """The schema version from which on the source can be moved."""
 
+AUTO = "auto"
+"""As settings say it: whatever the tables are read by."""
+
+NEW_SOURCE: Mapping[Dialect, str] = {"postgresql": "log", "sqlite": "mark"}
+"""What the tables of a new installation are read by, unless settings say."""
+
 _FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql\Z")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What one ``apply`` did. ``moved_from``: the system identifier that was stored before, if it has changed (the
+    database was restored into another cluster). ``source``: what the tables are read by."""
+
+    migrations: tuple[Migration, ...]
+    moved_from: str | None
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +83,14 @@ def code_version(dialect: Dialect) -> int:
 
 def check_source(dialect: Dialect, source: str) -> None:
     """Raise ``ConfigError`` if this version cannot read the outbox through ``source``."""
-    if not (_folder(dialect) / f"source_{source}.sql").is_file():
+    if source != AUTO and not (_folder(dialect) / f"source_{source}.sql").is_file():
         raise ConfigError(f"relay.source {source!r} is not in this version of Relevo: use relay.source = 'mark'")
 
 
 def script(catalog: Catalog, source: str) -> str:
     """The whole schema as one transaction that ``psql`` or ``sqlite3`` runs as it is, on a database without it."""
     check_source(catalog.dialect, source)
+    source = NEW_SOURCE[catalog.dialect] if source == AUTO else source
     parts = [
         f"-- Relevo's tables, schema version {code_version(catalog.dialect)}. Printed by: relevo migrate --sql",
         "begin;" if catalog.dialect == "postgresql" else "begin immediate;",
@@ -92,14 +109,11 @@ def pending(session: TextSession, catalog: Catalog, source: str) -> tuple[Migrat
     return _compare(catalog, _applied(session, catalog), meta, _meant(session, catalog, meta, source))
 
 
-def apply(
-    session: TextSession, catalog: Catalog, source: str, report: Callable[[Migration], None]
-) -> tuple[tuple[Migration, ...], str | None]:
+def apply(session: TextSession, catalog: Catalog, source: str, report: Callable[[Migration], None]) -> Applied:
     """Bring the tables to this version; ``report`` each migration once committed.
 
-    Returns what was applied here, and the system identifier that was stored before if it has changed (the database was
-    restored into another cluster). Raises ``SchemaError`` for a changed file, a schema that is too new, another source
-    than the stored one, a sequence that caches, and missing rights.
+    Raises ``SchemaError`` for a changed file, a schema that is too new, another source than the stored one, a sequence
+    that caches, and missing rights.
     """
     check_source(catalog.dialect, source)
     done: list[Migration] = []
@@ -122,7 +136,7 @@ def apply(
             report(todo[0])
         if len(todo) <= 1:
             moved = before is not None and after is not None and before[4] is not None and before[4] != after[4]
-            return tuple(done), str(before[4]) if moved and before else None
+            return Applied(tuple(done), str(before[4]) if moved and before else None, source)
 
 
 def refuse(catalog: Catalog, meta: Row, source: str) -> None:
@@ -153,9 +167,9 @@ def refuse(catalog: Catalog, meta: Row, source: str) -> None:
 
 
 def meant(source: str, stored: str, moved_from: str | None) -> str:
-    """The source that settings mean with ``source``: after a move they may name the one before it until somebody gets
-    round to changing them, so that relays can be restarted at any time."""
-    return stored if source == moved_from else source
+    """The source that settings mean with ``source``: what is ``stored`` if they leave it open. After a move they may
+    name the one before it until somebody gets round to changing them, so that relays can be restarted at any time."""
+    return stored if source in (AUTO, moved_from) else source
 
 
 def _instead(dialect: Dialect, stored: str, wanted: str) -> str:
@@ -167,6 +181,8 @@ def _instead(dialect: Dialect, stored: str, wanted: str) -> str:
 
 
 def _meant(session: TextSession, catalog: Catalog, meta: Row | None, source: str) -> str:
+    if source == AUTO:
+        return NEW_SOURCE[catalog.dialect] if meta is None else str(meta[2])
     if meta is None or meta[0] < MOVES_SINCE:
         return source
     return meant(source, meta[2], session.execute(_text(catalog, "meta.moved"))[0][0])
@@ -251,9 +267,12 @@ def _folder(dialect: Dialect) -> resources.abc.Traversable:
 
 
 __all__: Sequence[str] = [
+    "AUTO",
     "LANES",
     "MOVES_SINCE",
+    "NEW_SOURCE",
     "OLDEST_CODE",
+    "Applied",
     "Migration",
     "apply",
     "check_source",

@@ -10,7 +10,7 @@ from relevo.errors import RelevoError, SchemaError, UnreachableError
 from relevo.ports.database import Database
 from relevo.script import Row, Script, Statement
 from relevo.settings import Settings
-from relevo.storage.migrating import code_version, meant, refuse
+from relevo.storage.migrating import AUTO, code_version, meant, refuse
 
 log = logging.getLogger("relevo.storage")
 
@@ -50,7 +50,7 @@ async def ensure_ready(database: Database, settings: Settings) -> Ready:
     if wanted != source:
         wanted = meant(wanted, source, await database.run(_moved_from(), read_only=True))
     refuse(catalog, meta, wanted)
-    if settings.relay.source != source:
+    if settings.relay.source not in (AUTO, source):
         log.warning(
             "relay.source is %r in the settings, but these tables were moved from it and are read by %r now, and so "
             "they will be here. Set relay.source = %r when you next change the settings",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from relevo.script import Script, Statement
 
@@ -104,6 +105,11 @@ class Listed:
 
 def listing() -> Script[list[Listed]]:
     return [Listed(*row) for row in (yield Statement("wal.slots"))]
+
+
+def terminate_former(slot: str, holder: UUID, epoch: int) -> Script[None]:
+    """End the connection of the reader before us, unless the lease has gone to somebody else by now."""
+    yield Statement("wal.terminate_former", {"slot": slot, "holder": holder, "epoch": epoch})
 
 
 def terminate(slot: str) -> Script[None]:

@@ -72,7 +72,7 @@ def page(
     dialect: Dialect, holder: UUID, lanes: Mapping[int, int], lane_count: int, reading: Reading, room: int, room_b: int
 ) -> Script[Rows]:
     """Rows of ``(seq, lane, *message columns, bytes so far)``: up to ``room`` of them and ``room_b`` payload bytes, at
-    least one. Run it on the connection that ``window`` ran on, outside of a transaction."""
+    least one. Run it on the connection that ``window`` ran on, outside of a transaction, ``by_index``."""
     params: dict[str, Any] = {
         **owned(holder, {lane: lanes[lane] for lane in sorted(reading.lanes) if lane in lanes}),
         "lane_count": lane_count,
@@ -92,11 +92,7 @@ def page(
         "xmax": str(since.xmax),
         "window": reading.window,
     }
-    yield Statement("log.begin")
-    yield Statement("log.pin")
-    rows = yield Statement("log.page", params)
-    yield Statement("log.end")
-    return rows
+    return (yield Statement("log.page", params))
 
 
 def save(

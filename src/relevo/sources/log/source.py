@@ -77,7 +77,7 @@ class LogSource:
         parts: list[Part] = []
         script = self._read(windows, paused, max_messages, max_bytes, parts)
         try:
-            rows = await self._database.run(script, read_only=True)
+            rows = await self._database.run(script, read_only=True, by_index=True)
         except BaseException:
             for part in reversed(parts):
                 windows.release(part)

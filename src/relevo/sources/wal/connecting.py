@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from relevo.catalog import Catalog
 from relevo.clients.replication import ReplicationConnection, ReplicationError
-from relevo.errors import SchemaError, UnreachableError
+from relevo.errors import LostOwnershipError, SchemaError, UnreachableError
 from relevo.ports.database import Database
 from relevo.settings import DatabaseSettings
 from relevo.sources.wal.lease import ReaderLease
@@ -39,7 +39,7 @@ class Connected:
 
 
 Connect = Callable[[int], Awaitable[Connected]]
-"""With the lease's epoch, to a running stream."""
+"""With the lease's epoch, to a running stream. Raises ``LostOwnershipError`` if the lease is somebody else's by now."""
 
 
 def connector(database: Database, settings: DatabaseSettings, lease: ReaderLease) -> Connect:
@@ -80,20 +80,22 @@ async def _start(
     if problem is not None:
         raise SchemaError(f"{database.url}: {problem}")
     assert stored is not None and server.table is not None
+    if stored.epoch != epoch:
+        raise LostOwnershipError(f"another relay reads the slot {name}")
     if stored.timeline != system[1]:
         log.warning(
             "a standby was promoted (timeline %d, now %d); slot and position went along, delivery goes on at %s",
             *(stored.timeline, system[1], stored.position),
         )
         await database.run(waling.adopt_timeline(name, lease.holder, epoch, system[1]))
-    await _start_replication(database, connection, lease, stored.position)
+    await _start_replication(database, connection, lease, epoch, stored.position)
     stream = Stream(connection, stored.position, server.table, emitting.channel(catalog))
     log.info("reading the slot %s from %s", name, stored.position)
     return Connected(stream, connection.fileno, stored.position, connection.close)
 
 
 async def _start_replication(
-    database: Database, connection: ReplicationConnection, lease: ReaderLease, start: Position
+    database: Database, connection: ReplicationConnection, lease: ReaderLease, epoch: int, start: Position
 ) -> None:
     name, deadline = lease.slot, time.monotonic() + IN_USE_S
     while True:
@@ -104,9 +106,9 @@ async def _start_replication(
                 raise SchemaError(f"the server refuses to stream {name}: {error} ({error.sqlstate})") from error
             if error.sqlstate != _IN_USE or time.monotonic() >= deadline:
                 raise UnreachableError(f"the slot {name} cannot be read now: {error} ({error.sqlstate})") from error
-        # The lease is ours, so whoever is still connected stands still, or is about to go.
+        # If the lease is ours, whoever is still connected stands still, or is about to go.
         try:
-            await database.run(slotting.terminate(name))
+            await database.run(slotting.terminate_former(name, lease.holder, epoch))
         except Exception as error:  # noqa: BLE001  not our role's process: wait for it
             log.debug("the former reader's connection could not be ended: %s", error)
         await asyncio.sleep(0.1)

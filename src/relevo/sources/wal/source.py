@@ -129,7 +129,11 @@ class WalSource:
         epoch = self._lease.epoch
         if epoch is None:
             return
-        self._connected = connected = await self._connect(epoch)
+        try:
+            self._connected = connected = await self._connect(epoch)
+        except LostOwnershipError:
+            self._lease.epoch = None
+            return
         self._keeper = Keeper(
             self._database, self._lease, epoch, connected, Window(connected.start, connected.start.lsn)
         )

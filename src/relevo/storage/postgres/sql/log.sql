@@ -17,16 +17,6 @@ select pg_current_snapshot()::text, coalesce((select max(seq) from {outbox}), 0)
        case when pg_is_in_recovery() then -1
             else ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer end;
 
--- name: log.begin
-begin transaction isolation level read committed, read only;
-
--- name: log.pin
--- A statement that is prepared while the table is empty keeps its plan until autoanalyze comes by.
-select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true);
-
--- name: log.end
-commit;
-
 -- name: log.page
 -- One reader's page: late rows, then main rows, in seq order, bounded by count and bytes, at least one.
 -- Late rows must come by the index on (tx, seq): with `order by seq` and a plain limit the planner walks the primary key

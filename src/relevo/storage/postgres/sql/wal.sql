@@ -49,8 +49,13 @@ select (lsn - '0/0')::bigint from pg_create_logical_replication_slot(:slot, 'pgo
 select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = :slot;
 
 -- name: wal.terminate
--- The lease is ours: whoever still reads the slot is a process that stands still.
 select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = :slot and active_pid is not null;
+
+-- name: wal.terminate_former
+-- If the lease is ours, whoever still reads the slot is a process that stands still.
+select pg_terminate_backend(s.active_pid)
+from pg_replication_slots s join {wal_position} p on p.slot = s.slot_name
+where s.slot_name = :slot and s.active_pid is not null and p.epoch = :epoch and p.holder = :holder;
 
 -- name: wal.system
 select system_identifier::text, ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer
