@@ -60,8 +60,15 @@ class Wakeup:
         """Whether a signal came that no ``wait`` has taken yet."""
         return self._is_set
 
+    def stir(self) -> None:
+        """End the ``wait`` under way, if there is one, without a signal. From its event loop's thread only."""
+        waiter = self._waiter
+        if waiter is not None:
+            _release(waiter[1])
+
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until signalled, ``timeout_s`` seconds at most; whether a signal came since the last ``wait``."""
+        """Wait until signalled or stirred, ``timeout_s`` seconds at most; whether a signal came since the last
+        ``wait``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:
@@ -69,12 +76,11 @@ class Wakeup:
                 self._is_set = False
                 return True
             self._waiter = (loop, future)
+        timer = loop.call_later(timeout_s, _release, future)
         try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError:
-            pass
+            await future
         finally:
+            timer.cancel()
             with self._lock:
                 self._waiter = None  # a cancelled wait leaves the signal for the next one
         with self._lock:

@@ -19,7 +19,7 @@ class Conflicted(Exception):
     sqlstate = "40P01"
 
 
-@pytest.mark.parametrize("method", ["settle", "take"])
+@pytest.mark.parametrize("method", ["settle_all", "take"])
 async def test_a_deadlock_ends_no_relay(store: Store, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """An operator's step and a settlement may lock each other out; PostgreSQL picks one. The relay must try again, and
     everything goes out, in order."""
@@ -30,8 +30,9 @@ async def test_a_deadlock_ends_no_relay(store: Store, monkeypatch: pytest.Monkey
         async def loses_once(*arguments: Any, **named: Any) -> Any:
             if not lost:
                 lost.append(True)
-                if method == "settle":  # as the real one does when its transaction fails
-                    await relay.engine.source.release(*arguments[:1])
+                if method == "settle_all":  # as the real one does when its transaction fails
+                    for page in arguments[0]:
+                        await relay.engine.source.release(page)
                 raise Conflicted
             return await real(*arguments, **named)
 
@@ -49,11 +50,12 @@ async def test_a_deadlock_at_a_clean_stop_is_no_failure(store: Store, monkeypatc
     publisher = FakePublisher(gate=asyncio.Event())
     async with running_relay(store, publisher) as relay:
 
-        async def loses(taken: Any, dispositions: Any) -> Any:
-            await relay.engine.source.release(taken)
+        async def loses(pages: Any) -> Any:
+            for page in pages:
+                await relay.engine.source.release(page)
             raise Conflicted
 
-        monkeypatch.setattr(relay.engine.source, "settle", loses)
+        monkeypatch.setattr(relay.engine.source, "settle_all", loses)
         store.fill(30, keys=3)
         await eventually(lambda: publisher.calls > 0, what="a page is with the broker")
         relay.stop.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -71,6 +71,11 @@ class Outbox:
                 self.open.discard(seq)
         await self.release(taken)
         return Settled(len(taken), (), ())
+
+    async def settle_all(self, pages: Sequence[Taken]) -> Settled:
+        for page in pages:
+            await self.settle(page, {})
+        return Settled(sum(map(len, pages)), (), ())
 
     async def release(self, taken: Taken) -> None:
         self.flying -= set(taken.seqs)
@@ -164,3 +169,27 @@ async def test_several_pages_are_under_way_with_a_prefix_safe_publisher_only() -
         assert publisher.payloads() == list(range(100))
         assert source.in_the_air <= PAGE * (pages + 1)  # and the one being settled
         assert (source.in_the_air > 3 * PAGE) == prefix_safe
+
+
+async def test_pages_that_land_during_a_settlement_go_into_the_next_together() -> None:
+    """A commit for each page would be the price of following closely."""
+    source = outbox(6 * PAGE, keys=3)
+    gate, commits = asyncio.Event(), []
+    settle_all = source.settle_all
+
+    async def slowly(pages: Sequence[Taken]) -> Settled:
+        commits.append(len(pages))
+        await gate.wait()
+        return await settle_all(pages)
+
+    source.settle_all = slowly  # type: ignore[method-assign]
+    under_way = flight(source, FakePublisher(), Policy())
+    for _ in range(4):
+        await under_way.carry(await under_way.next_page())
+        await under_way.land_all()
+    await asyncio.sleep(0)
+    assert commits == [1] and len(source.open) == 6 * PAGE
+    gate.set()
+    await under_way.settled()
+    assert commits == [1, 3] and len(source.open) == 2 * PAGE
+    await under_way.at_rest()

@@ -79,6 +79,9 @@ class Source(Protocol):
         """Move past ``taken``: an index that is not in ``dispositions`` was published. One transaction, which locks the
         lane rows and checks their epochs first. After an error nothing is settled and ``taken`` will be taken again."""
 
+    async def settle_all(self, pages: Sequence[Taken]) -> Settled:
+        """Move past ``pages``, in the order they were read: every message was published. Otherwise as ``settle``."""
+
     async def release(self, taken: Taken) -> None:
         """Forget that ``taken`` is in flight without settling it."""
 

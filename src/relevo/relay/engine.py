@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +36,9 @@ from relevo.storage import marking
 from relevo.storage.pausing import Pauses
 
 log = logging.getLogger("relevo.relay")
+
+COMPANY_S = 0.002
+"""From one look to the next at least, where the last one found all there was: what comes meanwhile goes together."""
 
 
 @dataclass
@@ -87,6 +89,8 @@ class RelayEngine:
         self._idle_s = self.settings.poll_min_s
 
     async def run(self, stop: asyncio.Event) -> None:
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(self._stir)
         try:
             while not stop.is_set():
                 try:
@@ -102,6 +106,7 @@ class RelayEngine:
             self.flight.cancel()
             raise
         finally:
+            stopping.cancel()
             await self.destinations.aclose()
 
     async def _step(self, stop: asyncio.Event) -> None:
@@ -131,7 +136,8 @@ class RelayEngine:
         self._idle_s = self.settings.poll_min_s
         await self.flight.carry(taken)
         if taken.exhausted:
-            await self._rest(self.settings.poll_min_s - (self.clock.seconds() - looked_at), stop)
+            since_s = self.clock.seconds() - looked_at
+            await self._rest(self.settings.poll_min_s - since_s, stop, least_s=COMPANY_S - since_s)
         await self.destinations.tell(self.database, self.ownership.relay_id)
         if self._again_s:
             delay_s, self._again_s = self._again_s, 0.0
@@ -185,9 +191,13 @@ class RelayEngine:
         if not flying:
             self._idle_s = min(self._idle_s * 1.5, self.settings.poll_max_s)
 
-    async def _rest(self, delay_s: float, stop: asyncio.Event, *, until_landed: bool = False) -> None:
-        """Land what the broker answers, until the delay is over, a hint comes, or somebody wants something done."""
-        until = self.clock.seconds() + delay_s
+    async def _rest(
+        self, delay_s: float, stop: asyncio.Event, *, least_s: float = 0.0, until_landed: bool = False
+    ) -> None:
+        """Land what the broker answers, until the delay is over, a hint comes (but not before ``least_s``), or somebody
+        wants something done."""
+        now = self.clock.seconds()
+        until, earliest = now + delay_s, now + least_s
         while True:
             await self.flight.land_ended()
             left_s = until - self.clock.seconds()
@@ -195,21 +205,25 @@ class RelayEngine:
             if left_s <= 0 or wanted or (until_landed and not self.flight) or stop.is_set():
                 return
             if await self._pause(left_s, stop, self.flight.next_event()):
-                return
+                until = min(until, earliest)
 
     async def _pause(self, delay_s: float, stop: asyncio.Event, landing: asyncio.Task[Any] | None = None) -> bool:
         """Wait for a hint, a stop, the end of ``landing`` or the delay, whatever comes first; whether a hint came."""
-        waking = asyncio.create_task(self.wake.wait(delay_s))
-        stopping = asyncio.create_task(stop.wait())
+        if stop.is_set() or (landing is not None and landing.done()):
+            return False
+        if landing is not None:
+            landing.add_done_callback(self._stir)
         try:
-            await asyncio.wait([each for each in (waking, stopping, landing) if each], return_when=FIRST_COMPLETED)
-            woken = waking.done() and waking.result()
-            if woken:
-                self._idle_s = self.settings.poll_min_s
-            return woken
+            woken = await self.wake.wait(delay_s)
         finally:
-            waking.cancel()
-            stopping.cancel()
+            if landing is not None:
+                landing.remove_done_callback(self._stir)
+        if woken:
+            self._idle_s = self.settings.poll_min_s
+        return woken
+
+    def _stir(self, _: object) -> None:
+        self.wake.stir()
 
     async def _step_back(self, error: Exception, stop: asyncio.Event) -> None:
         """The database does not answer: forget what is in flight (it is taken again), wait, try again."""

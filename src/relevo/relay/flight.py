@@ -21,7 +21,7 @@ from relevo.outcome import PublishOutcome, Rejected
 from relevo.outgoing import Sendable
 from relevo.policy import Policy
 from relevo.ports.broker import Publisher
-from relevo.ports.source import Disposition, Source, Taken
+from relevo.ports.source import Disposition, Settled, Source, Taken
 from relevo.relay.counters import Counters
 from relevo.relay.dispositions import KeyName, Verdict, judge
 from relevo.relay.ownership import Ownership
@@ -33,7 +33,8 @@ from relevo.storage import marking
 PAGES = 4
 """Under way at once. One page in four stands with the broker, one is being written, the others wait: with fewer the
 broker or the relay waits for the other (benchmarks/drain.py)."""
-
+COMPANY = 1_000
+"""Messages of clean pages that may wait for the settlement under way and go into the next one together."""
 
 Outcomes = Mapping[int, PublishOutcome]
 
@@ -82,6 +83,8 @@ class Flight:
     _back: set[KeyName] = field(default_factory=set)
     """Keys of which a page gave something back that the pages still under way were launched behind."""
     _pages: deque[Page] = field(default_factory=deque)
+    _landed: list[Taken] = field(default_factory=list)
+    """Clean pages that are settled next, together."""
     _ahead: asyncio.Task[Taken] | None = None
     _settling: asyncio.Task[None] | None = None
 
@@ -116,12 +119,12 @@ class Flight:
             await self.settled()
 
     async def land_all(self) -> None:
-        """Until nothing is with the broker; the last page may still be being settled."""
+        """Until nothing is with the broker; the last pages may still be being settled."""
         while self._pages:
             await self._land()
 
     async def settled(self) -> None:
-        """Wait until the page that is being settled is."""
+        """Wait until all that landed clean is settled."""
         settling, self._settling = self._settling, None
         if settling is not None:
             await settling
@@ -146,6 +149,9 @@ class Flight:
                 if isinstance(result, Taken):
                     await self.source.release(result)
         self._settling = self._ahead = None
+        landed, self._landed = self._landed, []
+        for taken in landed:
+            await self.source.release(taken)
         while self._pages:
             await asyncio.gather(self._pages[0].publishing, return_exceptions=True)
             await self.source.release(self._pages.popleft().taken)
@@ -200,11 +206,16 @@ class Flight:
             }
         verdict = judge(taken, behind, outcomes, self.policy_of, key_name)
         self.pauses.hold(verdict, behind, self.held | self._back if self._back else self.held, page.aside)
-        await self.settled()  # in order: this page after the last one
         if not verdict.dispositions:
+            if sum(map(len, self._landed)) + len(taken) > COMPANY:
+                await self.settled()
             self._pages.popleft()
-            self._settling = asyncio.create_task(self._settle(taken, {}))
+            self._landed.append(taken)
+            if self._settling is None or self._settling.done():
+                await self.settled()
+                self._settling = asyncio.create_task(self._settle_landed())
             return
+        await self.settled()  # in order: this page after those before it
         self.held |= verdict.held
         self._back |= {
             key_name(taken.messages[index]) for index, fate in verdict.dispositions.items() if fate.action == "back"
@@ -243,6 +254,18 @@ class Flight:
                 stopped.add(name)
         return behind
 
+    async def _settle_landed(self) -> None:
+        while self._landed:
+            pages, self._landed = self._landed, []
+            try:
+                settled = await self.source.settle_all(pages)
+            except Exception:
+                for taken in pages:
+                    await self.source.release(taken)
+                raise
+            self.counters.published += settled.count
+            self._settled(settled)
+
     async def _settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> None:
         try:
             settled = await self.source.settle(taken, dispositions)
@@ -257,6 +280,9 @@ class Flight:
         self.counters.published += max(0, settled.count - (len(actions) - back))
         self.held -= set(settled.live)
         self._back |= set(settled.live)
+        self._settled(settled)
+
+    def _settled(self, settled: Settled) -> None:
         if settled.lost:  # but for those that were won again meanwhile: they are ours, at another epoch
             ours = self.ownership.lanes
             self.ownership.lose([lane for lane in settled.lost if ours.get(lane) == self.reading.get(lane)])

@@ -7,8 +7,9 @@ join the lane rows, settles lock them, cursors are compared before they are move
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from relevo.errors import UnreachableError
@@ -126,24 +127,40 @@ class LogSource:
         return found
 
     async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
+        if not dispositions:
+            return await self.settle_all((taken,))
+        return await self._settle_page(taken, dispositions)
+
+    async def settle_all(self, pages: Sequence[Taken]) -> Settled:
+        if not any(part.void for page in pages for part in self._in_flight[id(page)]):
+            with self._landing(pages) as parts:
+                return await self._move(parts, [lane for page in pages for lane in page.lanes])
+        settled = [await self._settle_page(page, {}) for page in pages]
+        lost = {lane for each in settled for lane in each.lost}
+        return Settled(sum(each.count for each in settled), lost, ())
+
+    async def _settle_page(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
+        with self._landing((taken,)) as parts:
+            script = self._settle(parts, taken, dispositions)
+            return await self._database.run(script, idle_timeout_s=self._idle_timeout_s)
+
+    @contextlib.contextmanager
+    def _landing(self, pages: Sequence[Taken]) -> Iterator[list[Part]]:
         try:
-            parts = self._in_flight[id(taken)]
-            if dispositions or any(part.void for part in parts):
-                return await self._database.run(
-                    self._settle(parts, taken, dispositions), idle_timeout_s=self._idle_timeout_s
-                )
-            return await self._move(parts, taken)
+            yield [part for page in pages for part in self._in_flight[id(page)]]
         except BaseException:
             self._stale = True  # whether it was committed, the database knows
-            await self.release(taken)
+            for page in reversed(pages):
+                self._release(page)
             raise
         finally:
-            self._in_flight.pop(id(taken), None)
+            for page in pages:
+                self._in_flight.pop(id(page), None)
 
-    async def _move(self, parts: Sequence[Part], taken: Taken) -> Settled:
-        """Everything was published: move the cursors, in one statement."""
+    async def _move(self, parts: Sequence[Part], lanes: Sequence[int]) -> Settled:
+        """Everything was published: move the cursors, in one statement. Of several parts of a reader, to the last."""
         bring_up = time.monotonic() - self._brought_up > BRING_UP_S
-        touched = set(taken.lanes)
+        touched = set(lanes)
         cursors = {
             (lane, part.group): part.after
             for part in parts
@@ -157,8 +174,7 @@ class LogSource:
             self._windows.settle(part, len(part.seqs))
         lost = {lane for lane, group in cursors if self._stored.get((lane, group)) != cursors[lane, group]}
         self._windows.forget(lost)
-        count = sum(lane not in lost for lane in taken.lanes) if lost else len(taken)
-        return Settled(count, lost, ())
+        return Settled(sum(lane not in lost for lane in lanes) if lost else len(lanes), lost, ())
 
     def _settle(self, parts: Sequence[Part], taken: Taken, dispositions: Mapping[int, Disposition]) -> Script[Settled]:
         """Not everything was: hold and skip under the locks, move each cursor to the first row that is not settled, and
@@ -196,6 +212,9 @@ class LogSource:
         return Settled(len(fates.published) + aside, lost, live)
 
     async def release(self, taken: Taken) -> None:
+        self._release(taken)
+
+    def _release(self, taken: Taken) -> None:
         for part in reversed(self._in_flight.pop(id(taken), ())):
             self._windows.release(part)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -104,6 +104,17 @@ class MarkSource:
         return xmin
 
     async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
+        return await self._land((taken,), taken, dispositions)
+
+    async def settle_all(self, pages: Sequence[Taken]) -> Settled:
+        if len(pages) == 1:
+            return await self._land(pages, pages[0], {})
+        seqs = [seq for page in pages for seq in page.seqs]
+        lanes = [lane for page in pages for lane in page.lanes]
+        return await self._land(pages, Taken(seqs, lanes, (), exhausted=False), {})
+
+    async def _land(self, pages: Sequence[Taken], taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
+        """Settle ``taken``, which is all of ``pages``."""
         try:
             try:
                 marked = await self._settle(taken, dispositions)
@@ -112,7 +123,8 @@ class MarkSource:
                     raise
                 marked = await self._settle(taken, dispositions, around_locks=True)
         except BaseException:
-            await self.release(taken)
+            for page in pages:
+                self._release(page)
             raise
         settled = marked.settled
         if marked.owed:
@@ -122,12 +134,13 @@ class MarkSource:
                 *(len(marked.owed), min(marked.owed)),
             )
             self._owed |= marked.owed
-        if not settled.lost:
-            self._floor.settled(taken.seqs[-1], marked.xid)
-        if dispositions or settled.lost:
-            await self.release(taken)
-        else:
-            self._in_flight.pop(id(taken), None)
+        for page in pages:
+            if not settled.lost:
+                self._floor.settled(page.seqs[-1], marked.xid)
+            if dispositions or settled.lost:
+                self._release(page)
+            else:
+                self._in_flight.pop(id(page), None)
         return settled
 
     async def _settle(
@@ -150,6 +163,9 @@ class MarkSource:
             self._owed.pop(seq, None)
 
     async def release(self, taken: Taken) -> None:
+        self._release(taken)
+
+    def _release(self, taken: Taken) -> None:
         if self._in_flight.pop(id(taken), None) is not None:
             self._after = min(self._after, taken.seqs[0] - 1)
 

@@ -112,6 +112,10 @@ class WalSource:
                 self._lease.epoch = None
                 return Settled(0, set(taken.lanes), ())
 
+    async def settle_all(self, pages: Sequence[Taken]) -> Settled:
+        settled = [await self.settle(page, {}) for page in pages]
+        return Settled(sum(each.count for each in settled), {lane for each in settled for lane in each.lost}, ())
+
     async def release(self, taken: Taken) -> None:
         found = self._flying.pop(id(taken), None)
         if found is not None:
