@@ -4,16 +4,14 @@
 bytes, each in a transaction of its own, written at an even rate; latency is from the return of the commit until a plain
 Kafka consumer has the message, by one clock of this machine, the first 3 s left out. Beside it: from the start of the
 relay's process to its first event at the consumer, the relay's CPU with nothing to do and at each rate, in % of a core.
-Debezium polls every 5 ms with linger 0 here.
+Every relay is set for latency here, and then everything is read as in ``drain``: what is missing, what came twice.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
@@ -22,31 +20,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from benchmarks import debezium
-from benchmarks.drain import PARTITIONS, Bench, settings_of
+from benchmarks import arrivals
+from benchmarks.contestant import Contestant, started
+from benchmarks.drain import PARTITIONS, Bench, failed, print_settings, settings_of
 from benchmarks.measure import Processes, machine, spread, table
-from benchmarks.relays import RELAYS, Relay
-from relevo import Outbox, event
+from benchmarks.relays import RELAYS
 
 WARM_S = 3.0
 PATIENCE_S = 60.0
 WRITERS = 4
-SUBJECTS = ("order", "payment", "shipment")
-
-outbox = Outbox(allow_autocommit=True)
-
-
-@event("bench.order.placed", key="key")
-@dataclass(frozen=True)
-class Placed:
-    n: int
-    key: str
-    note: str = "y" * 240
 
 
 @dataclass
@@ -57,6 +43,8 @@ class Result:
     percent: dict[int, float] = field(default_factory=dict)
     rate: dict[int, float] = field(default_factory=dict)
     missing: int = 0
+    repeated: int = 0
+    swapped: int = 0
 
 
 class Watch:
@@ -64,7 +52,6 @@ class Watch:
 
     def __init__(self, bootstrap: str, topics: list[str]) -> None:
         self.seen: dict[int, float] = {}
-        self.repeated = 0
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -89,8 +76,7 @@ class Watch:
                 if error.code() != KafkaError._PARTITION_EOF:
                     raise SystemExit(f"the consumer failed: {error}")
                 continue
-            number = json.loads(message.value() or b"")["n"]
-            self.repeated += number in self.seen
+            number = arrivals.number(message.value())
             self.seen.setdefault(number, moment)
 
     def close(self) -> None:
@@ -101,6 +87,7 @@ class Watch:
 
 def writer(url: str, prefix: str, kind: str, first: int, rate: int, seconds: float) -> dict[int, float]:
     """Write at ``rate`` for ``seconds``; when each commit returned. In a process of its own, over a few connections."""
+    relay = RELAYS[kind]
     begin = time.monotonic() + 0.1
     done: dict[int, float] = {}
 
@@ -110,7 +97,7 @@ def writer(url: str, prefix: str, kind: str, first: int, rate: int, seconds: flo
                 wait = begin + number / rate - time.monotonic()
                 if wait > 0:
                     time.sleep(wait)
-                append(connection, prefix, kind, first + number)
+                relay.append(connection, prefix, first + number)
                 done[first + number] = time.monotonic()
 
     threads = [threading.Thread(target=some, args=(part,)) for part in range(WRITERS)]
@@ -121,53 +108,36 @@ def writer(url: str, prefix: str, kind: str, first: int, rate: int, seconds: flo
     return done
 
 
-def append(connection: psycopg.Connection[Any], prefix: str, kind: str, number: int) -> None:
-    subject, key = SUBJECTS[number % 3], f"o{number % 10_000}"
-    placed = Placed(number, key)
-    if kind == "debezium":
-        body = json.dumps({"n": number, "key": key, "note": placed.note})
-        connection.execute(
-            "insert into outbox (aggregatetype, aggregateid, type, payload) values (%s, %s, 'x', %s::jsonb)",
-            (subject, key, body),
-        )
-    else:
-        outbox.add(connection, placed, topic=f"{prefix}.{subject}")
-
-
-def run(bench: Bench, relay: Relay, rates: list[int], seconds: float, idle_s: float) -> Result:
+def run(bench: Bench, relay: Contestant, rates: list[int], seconds: float, idle_s: float) -> Result:
     result = Result()
     with bench.prepared(relay) as (url, name, topics), tempfile.TemporaryDirectory() as folder:
-        command = relay.command(url, bench.bootstrap, name, 2**31, Path(folder))
-        if relay.name == "debezium":
-            command = debezium.command(url, bench.bootstrap, name, Path(folder), linger_ms=0, poll_ms=5)
+        command = relay.command(url, bench.bootstrap, name, 2**31, Path(folder), quick=True)
         with psycopg.connect(url, autocommit=True) as connection:
-            append(connection, name, relay.name, 0)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
+            relay.append(connection, name, 0)
         log = Path(folder) / "log"
         watch = Watch(bench.bootstrap, topics)
-        started = time.monotonic()
-        with log.open("wb") as stream:
-            process = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
-        relay_cpu = Processes([process.pid])
-
-        def alive() -> None:
-            if process.poll() is not None:
-                raise SystemExit(f"the relay ended early:\n{log.read_text()[-2000:]}")
-
+        begun = time.monotonic()
         try:
-            _until(lambda: 0 in watch.seen, alive)
-            if 0 not in watch.seen:
-                raise SystemExit(f"nothing arrived within {PATIENCE_S:g} s:\n{log.read_text()[-2000:]}")
-            result.start_s = watch.seen[0] - started
-            time.sleep(2)  # what a start leaves behind
-            result.idle_percent = _percent(relay_cpu, lambda: time.sleep(idle_s))
-            first = 1
-            for rate in rates:
-                _follow(result, watch, relay_cpu, alive, (url, name, relay.name, first, rate, seconds + WARM_S))
-                first += int(rate * (seconds + WARM_S))
+            with started(command, relay.processes(quick=True), log) as running:
+                relay_cpu = Processes([process.pid for process in running])
+
+                def alive() -> None:
+                    if any(process.poll() is not None for process in running):
+                        raise SystemExit(f"the relay ended early:\n{log.read_text()[-2000:]}")
+
+                _until(lambda: 0 in watch.seen, alive)
+                if 0 not in watch.seen:
+                    raise SystemExit(f"nothing arrived within {PATIENCE_S:g} s:\n{log.read_text()[-2000:]}")
+                result.start_s = watch.seen[0] - begun
+                time.sleep(2)  # what a start leaves behind
+                result.idle_percent = _percent(relay_cpu, lambda: time.sleep(idle_s))
+                first = 1
+                for rate in rates:
+                    _follow(result, watch, relay_cpu, alive, (url, name, relay.name, first, rate, seconds + WARM_S))
+                    first += int(rate * (seconds + WARM_S))
+            arrived = arrivals.read(bench.bootstrap, bench.ends(topics))
+            result.repeated, result.swapped = arrived.repeated, arrived.swapped
         finally:
-            process.terminate()
-            process.wait(30)
             watch.close()
     return result
 
@@ -219,10 +189,11 @@ def main() -> None:
     arguments = parser.parse_args()
     database, broker = os.environ["RELEVO_TEST_POSTGRES_URL"], os.environ["RELEVO_TEST_KAFKA_URL"]
     print(f"machine: {machine()}\nPostgreSQL: {settings_of(database)}")
-    print(f"Kafka: one node, acks=all, enable.idempotence=true; {arguments.runs} alternating runs\n")
+    print(f"Kafka: one node, acks=all, enable.idempotence=true; {arguments.runs} alternating runs")
     bench = Bench(database, broker, 0)
     rates = [int(rate) for rate in arguments.rates.split(",")]
     results: dict[str, list[Result]] = {name: [] for name in arguments.relays.split(",")}
+    print_settings(list(results))
     for number in range(arguments.runs):
         for name in list(results):
             try:
@@ -233,19 +204,23 @@ def main() -> None:
             results[name].append(result)
             print(f"  run {number + 1} {name}: {result}", flush=True)
     print(f"\n{report({name: runs for name, runs in results.items() if runs}, rates)}")
+    if failed(results):
+        raise SystemExit(1)
 
 
 def report(results: dict[str, list[Result]], rates: list[int]) -> str:
     heading = ["relay", "start → first event s", "idle % of a core"]
     for rate in rates:
         heading += [f"{rate:,}/s: p50 ms", "p95", "p99", "relay % of a core", "reached/s"]
-    rows = [[*heading, "missing"]]
+    rows = [[*heading, "missing", "came twice", "out of order"]]
     for name, runs in results.items():
         row = [name, spread([run.start_s for run in runs], 2), spread([run.idle_percent for run in runs], 2)]
         for rate in rates:
             row += [spread([run.quantiles_ms[rate][which] for run in runs], 1) for which in range(3)]
             row += [spread([run.percent[rate] for run in runs], 1), spread([run.rate[rate] for run in runs])]
-        rows.append([*row, str(sum(run.missing for run in runs))])
+        rows.append(
+            [*row, *(str(sum(getattr(run, what) for run in runs)) for what in ("missing", "repeated", "swapped"))]
+        )
     return table(rows)
 
 

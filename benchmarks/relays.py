@@ -1,74 +1,63 @@
-"""The relays that are measured beside each other: what each needs in the database, and how its process is started."""
+"""The relays that are measured beside each other, by name: ours, by source, and others."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import psycopg
 
-from benchmarks import debezium
+from benchmarks.contestant import NOTE, SUBJECTS, Contestant
+from benchmarks.debezium import Debezium
+from benchmarks.peers.django_reliable_outbox import DjangoReliableOutbox
+from benchmarks.peers.faststream_outbox import FastStreamOutbox
+from benchmarks.peers.watermill import Watermill
+from relevo import Outbox, event
 from relevo.ops.migrate import migrate
 from relevo.settings import DatabaseSettings, RelaySettings, Settings
 
-_OURS = (
-    "insert into relevo_outbox (event_id, bucket, topic, key, type, payload) values "
-    "(relevo_uuid7(), relevo_bucket_of(convert_to(k, 'UTF8'), null), prefix || '.' || subject, convert_to(k, 'UTF8'), "
-    "'bench.order.placed', convert_to(body, 'UTF8'))"
-)
-_DEBEZIUMS = "insert into outbox (aggregatetype, aggregateid, type, payload) values (subject, k, 'x', body::jsonb)"
+_outbox = Outbox(allow_autocommit=True)
 
-_FILL = """
-create procedure bench_fill(prefix text, events int, keys int, size int) language plpgsql as $$
-declare
-  subjects text[] := array['order', 'payment', 'shipment'];
-  subject text; k text; body text;
-begin
-  for i in 1 .. events loop
-    subject := subjects[i % 3 + 1];
-    k := 'o' || i % keys;
-    body := rpad('{{"order_id": ' || i || ', "note": "', size - 2, 'y') || '"}}';
-    {insert};
-    commit;
-  end loop;
-end $$
-"""
+
+@event("bench.order.placed", key="key")
+@dataclass(frozen=True)
+class Placed:
+    n: int
+    key: str
+    note: str = NOTE
 
 
 @dataclass(frozen=True)
-class Relay:
-    """``source``: of ours; ``""`` for the others."""
+class Relay(Contestant):
+    """``source``: of ours; ``""`` for another relay on our tables."""
 
-    name: str
     source: str = ""
+
+    insert: ClassVar[str] = (
+        "insert into relevo_outbox (event_id, bucket, topic, key, type, payload) values "
+        "(relevo_uuid7(), relevo_bucket_of(convert_to({key}, 'UTF8'), null), {prefix} || '.' || {subject}, "
+        "convert_to({key}, 'UTF8'), 'bench.order.placed', convert_to({body}, 'UTF8'))"
+    )
+    table: ClassVar[str] = "relevo_outbox"
+    settings: ClassVar[str] = "defaults"
 
     @property
     def ours(self) -> bool:
         return bool(self.source)
 
     def prepare(self, url: str) -> None:
-        """Tables, and whatever has to be there before the first event is written."""
-        if self.name == "debezium":
-            debezium.prepare(url)
-        else:
-            migrate(self._settings(url))
+        relay = RelaySettings(source=self.source) if self.source else RelaySettings()  # type: ignore[arg-type]
+        migrate(Settings(database=DatabaseSettings(url=url), relay=relay))
 
-    def fill(self, url: str, prefix: str, events: int, keys: int, size: int) -> None:
-        """Events of ``size`` bytes, each in a transaction of its own, as an application writes them."""
-        insert = _DEBEZIUMS if self.name == "debezium" else _OURS
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("set synchronous_commit = off")  # of the filling only
-            connection.execute(_FILL.format(insert=insert))
-            connection.execute("call bench_fill(%s, %s, %s, %s)", (prefix, events, keys, size))
-            connection.execute(f"vacuum analyze {'outbox' if self.name == 'debezium' else 'relevo_outbox'}")
-            connection.execute("checkpoint")
+    def append(self, connection: psycopg.Connection[Any], prefix: str, number: int) -> None:
+        """As an application does: ``outbox.add``."""
+        _outbox.add(connection, Placed(number, f"o{number % 10_000}"), topic=f"{prefix}.{SUBJECTS[number % 3]}")
 
-    def command(self, url: str, bootstrap: str, prefix: str, events: int, folder: Path) -> list[str]:
-        if self.name == "debezium":
-            return debezium.command(url, bootstrap, prefix, folder)
-        if self.name == "naive":
-            return [sys.executable, "-m", "benchmarks.naive", url, bootstrap, str(events)]
+    def command(
+        self, url: str, bootstrap: str, prefix: str, events: int, folder: Path, *, quick: bool = False
+    ) -> list[str]:
         config = folder / "relevo.toml"
         config.write_text(
             f'[database]\nurl = "{url}"\n[broker]\nurl = "kafka://{bootstrap}"\n[relay]\nsource = "{self.source}"\n'
@@ -76,7 +65,6 @@ class Relay:
         return [sys.executable, "-m", "relevo", "--config", str(config), "relay"]
 
     def settled(self, url: str) -> int | None:
-        """How many events are settled, where that is said of each."""
         if self.source != "mark":
             return None
         with psycopg.connect(url) as connection:
@@ -84,28 +72,37 @@ class Relay:
         return int(row[0]) if row else None
 
     def drop(self, url: str) -> None:
-        """What would outlive the database."""
-        if self.name == "debezium":
-            debezium.drop(url)
-        elif self.source == "wal":
+        if self.source == "wal":
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(
                     "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
                     "where database = current_database() and not active"
                 )
 
-    def _settings(self, url: str) -> Settings:
-        relay = RelaySettings(source=self.source) if self.source else RelaySettings()  # type: ignore[arg-type]
-        return Settings(database=DatabaseSettings(url=url), relay=relay)
+
+class Naive(Relay):
+    """benchmarks/naive.py, on our tables."""
+
+    settings: ClassVar[str] = "rows FOR UPDATE SKIP LOCKED by 100, one flush each, acks=all, idempotent, linger 5 ms"
+
+    def prepare(self, url: str) -> None:
+        """With the index on what is unsettled: those of the source ``mark``."""
+        migrate(Settings(database=DatabaseSettings(url=url), relay=RelaySettings(source="mark")))
+
+    def command(
+        self, url: str, bootstrap: str, prefix: str, events: int, folder: Path, *, quick: bool = False
+    ) -> list[str]:
+        return [sys.executable, "-m", "benchmarks.naive", url, bootstrap, str(events)]
 
 
-RELAYS = {
+RELAYS: dict[str, Contestant] = {
     relay.name: relay
     for relay in (
-        Relay("mark", "mark"),
-        Relay("log", "log"),
-        Relay("wal", "wal"),
-        Relay("naive"),
-        Relay("debezium"),
+        *(Relay(source, source) for source in ("mark", "log", "wal")),
+        Naive("naive"),
+        Debezium("debezium"),
+        Watermill("watermill"),
+        FastStreamOutbox("faststream-outbox"),
+        DjangoReliableOutbox("django-reliable-outbox"),
     )
 }

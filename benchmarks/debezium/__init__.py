@@ -6,13 +6,16 @@ fixed heap, plain-string converters, polling every 10 ms. Its jars come from Mav
 
 from __future__ import annotations
 
-import os
+import shutil
 import socket
-import subprocess
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import psycopg
+
+from benchmarks import contestant
+from benchmarks.contestant import Contestant, Unavailable, call
 
 SLOT = "debezium"
 VERSION = "3.6.1.Final"
@@ -78,60 +81,76 @@ appender.out.layout.pattern = %d{ISO8601} %p %c{1} %m%n
 """
 
 
-def jars() -> Path:
-    """The folder with its jars; fetched with Maven when they are not there."""
-    folder = Path(os.environ.get("RELEVO_SERVICES_DIR", ".services-bench")).resolve() / "debezium" / "libs"
-    complete = folder / ".done"
-    if not complete.exists():
-        print(f"fetching Debezium {VERSION} with Maven (about 100 MB)", flush=True)
-        pom = Path(__file__).with_name("pom.xml")
-        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
-        subprocess.run(["mvn", "-B", "-q", "-f", str(pom), *goal], check=True)
-        complete.touch()
-    return folder
+class Debezium(Contestant):
+    insert: ClassVar[str] = (
+        "insert into outbox (aggregatetype, aggregateid, type, payload) values ({subject}, {key}, 'x', {body}::jsonb)"
+    )
+    table: ClassVar[str] = "outbox"
+    settings: ClassVar[str] = (
+        f"Debezium {VERSION} in Kafka Connect, outbox event router, acks=all, idempotent, 5 requests in flight, 1 GiB "
+        "heap, parallel GC, max.batch.size 8192, poll and linger 10 ms (5 and 0 for latency)"
+    )
 
+    def ready(self) -> None:
+        if shutil.which("java") is None:
+            raise Unavailable("starting Debezium: there is no java on this machine")
+        self._jars()
 
-def prepare(url: str) -> None:
-    """Its table, publication and slot: before the events are written, since it reads the log from the slot on."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(TABLE)
-        connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (f"{SLOT}_{_database(url)}",))
+    def prepare(self, url: str) -> None:
+        """Its table, publication and slot: before the events are written, since it reads the log from the slot on."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(TABLE)
+            slot = f"{SLOT}_{_database(url)}"
+            connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
 
+    def command(
+        self, url: str, bootstrap: str, prefix: str, events: int, folder: Path, *, quick: bool = False
+    ) -> list[str]:
+        """Kafka Connect with the connector."""
+        parts = urlsplit(url)
+        values = {
+            "host": parts.hostname,
+            "port": parts.port or 5432,
+            "user": parts.username or "postgres",
+            "password": parts.password or "",
+            "database": _database(url),
+            "slot": f"{SLOT}_{_database(url)}",
+            "name": prefix,
+            "bootstrap": bootstrap,
+            "folder": folder,
+            "rest_port": _free_port(),
+            "linger_ms": 0 if quick else 10,
+            "poll_ms": 5 if quick else 10,
+        }
+        (folder / "connector.properties").write_text(_CONNECTOR.format(**values))
+        (folder / "worker.properties").write_text(_WORKER.format(**values))
+        (folder / "log4j2.properties").write_text(_LOGGING)
+        return [
+            *("java", *JVM, f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}", "-cp", f"{self._jars()}/*"),
+            *("org.apache.kafka.connect.cli.ConnectStandalone", str(folder / "worker.properties")),
+            str(folder / "connector.properties"),
+        ]
 
-def drop(url: str) -> None:
-    """The slot, once nobody reads it any more."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(
-            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s and not active",
-            (f"{SLOT}_{_database(url)}",),
-        )
+    def drop(self, url: str) -> None:
+        """The slot, once nobody reads it any more."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
+                "where slot_name = %s and not active",
+                (f"{SLOT}_{_database(url)}",),
+            )
 
-
-def command(url: str, bootstrap: str, name: str, folder: Path, *, linger_ms: int = 10, poll_ms: int = 10) -> list[str]:
-    """Kafka Connect with the connector, in the foreground. ``name``: what the topics begin with."""
-    parts = urlsplit(url)
-    values = {
-        "host": parts.hostname,
-        "port": parts.port or 5432,
-        "user": parts.username or "postgres",
-        "password": parts.password or "",
-        "database": _database(url),
-        "slot": f"{SLOT}_{_database(url)}",
-        "name": name,
-        "bootstrap": bootstrap,
-        "folder": folder,
-        "rest_port": _free_port(),
-        "linger_ms": linger_ms,
-        "poll_ms": poll_ms,
-    }
-    (folder / "connector.properties").write_text(_CONNECTOR.format(**values))
-    (folder / "worker.properties").write_text(_WORKER.format(**values))
-    (folder / "log4j2.properties").write_text(_LOGGING)
-    return [
-        *("java", *JVM, f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}", "-cp", f"{jars()}/*"),
-        *("org.apache.kafka.connect.cli.ConnectStandalone", str(folder / "worker.properties")),
-        str(folder / "connector.properties"),
-    ]
+    def _jars(self) -> Path:
+        """The folder with its jars; fetched with Maven when they are not there."""
+        folder = contestant.folder("debezium") / "libs"
+        complete = folder / ".done"
+        if not complete.exists():
+            print(f"fetching Debezium {VERSION} with Maven (about 100 MB)", flush=True)
+            goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
+            pom = Path(__file__).with_name("pom.xml")
+            call(["mvn", "-B", "-q", "-f", pom, *goal], "fetching Debezium")
+            complete.touch()
+        return folder
 
 
 def _database(url: str) -> str:
