@@ -18,9 +18,13 @@ from pathlib import Path
 from benchmarks.measure import machine
 
 RELAYS = ("--relays", "mark,log,wal,debezium")
+OTHERS = "watermill,faststream-outbox,django-reliable-outbox"
+PEERS = f"log,naive,{OTHERS}"
 SHORT: tuple[tuple[str, ...], ...] = (
     ("drain", *RELAYS, "--events", "100000", "--runs", "2"),
     ("latency", *RELAYS, "--seconds", "10", "--idle-seconds", "10", "--runs", "1"),
+    ("drain", "--relays", PEERS, "--events", "20000", "--keys", "2000", "--runs", "1"),
+    ("latency", "--relays", OTHERS, "--rates", "100", "--seconds", "5", "--idle-seconds", "5", "--runs", "1"),
     ("consume", "--events", "20000", "--runs", "2", "--from", "kafka"),
     ("append", "--seconds", "5", "--runs", "2"),
     ("pause", "--runs", "1"),
@@ -30,6 +34,9 @@ FULL: tuple[tuple[str, ...], ...] = (
     ("drain", *RELAYS, "--events", "500000"),
     ("drain", "--relays", "log,wal,debezium", "--events", "2000000"),
     ("latency", *RELAYS),
+    ("drain", "--relays", PEERS, "--events", "20000", "--keys", "2000"),
+    ("latency", "--relays", f"log,{OTHERS}", "--rates", "100"),
+    ("indexes",),
     ("scale",),
     ("memory",),
     ("consume",),
