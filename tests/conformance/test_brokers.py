@@ -9,12 +9,15 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from relevo.brokers import broker_for
 from tests.support.private_kafka import PrivateKafka, private_kafka
 from tests.support.private_rabbitmq import PrivateRabbitMQ, private_rabbitmq
+from tests.support.schema import create_schema
 
 pytest.register_assert_rewrite("relevo.testing.broker_conformance", "relevo.testing.broker_processes")
 
@@ -81,6 +84,56 @@ class TestRabbitMQ(BrokerConformance):
     @pytest.fixture(params=["frozen", "killed"])
     def outage(self, own_rabbitmq: PrivateRabbitMQ, request: pytest.FixtureRequest) -> Any:
         return Frozen(own_rabbitmq) if request.param == "frozen" else Killed(own_rabbitmq)
+
+
+class TestPostgres(BrokerConformance):
+    @pytest.fixture
+    def make_broker(self, pg_database: str) -> Any:
+        create_schema(pg_database, source="log")
+        return functools.partial(broker_for, pg_database, {"lease_s": 1.5, "auto_create": False})
+
+    @pytest.fixture(params=["locked", "closed"])
+    def outage(self, make_broker: Any, pg_database: str, request: pytest.FixtureRequest) -> Any:
+        return LockedOutbox(make_broker, pg_database) if request.param == "locked" else Closed(make_broker, pg_database)
+
+
+class LockedOutbox:
+    """Another program holds the outbox's lock, as a migration might."""
+
+    def __init__(self, make_broker: Any, url: str) -> None:
+        self.make_broker = make_broker
+        self._url = url
+
+    async def begin(self) -> None:
+        self._connection = await psycopg.AsyncConnection.connect(self._url)
+        await self._connection.execute("lock table relevo_outbox in access exclusive mode")
+
+    async def end(self) -> None:
+        await self._connection.close()
+
+
+class Closed:
+    """The server cuts everybody off and lets nobody in."""
+
+    def __init__(self, make_broker: Any, url: str) -> None:
+        self.make_broker = make_broker
+        parts = urlsplit(url)
+        self._name = parts.path.removeprefix("/")
+        self._admin = parts._replace(path="/postgres").geturl()
+
+    async def begin(self) -> None:
+        await self._allow(False)
+        await self._execute(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{self._name}'")
+
+    async def end(self) -> None:
+        await self._allow(True)
+
+    async def _allow(self, allowed: bool) -> None:
+        await self._execute(f"alter database {self._name} allow_connections {allowed}")
+
+    async def _execute(self, text: str) -> None:
+        async with await psycopg.AsyncConnection.connect(self._admin, autocommit=True) as connection:
+            await connection.execute(text.encode())
 
 
 class Frozen:

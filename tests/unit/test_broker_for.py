@@ -67,7 +67,7 @@ def test_the_docs_repeat_the_data(name: str, expected: object) -> None:
     assert found[1] == expected(), f"docs/reference/brokers.md is out of date; the table is now:\n{expected()}"
 
 
-@pytest.mark.parametrize("url", ["embedded:a.db", "kafka://127.0.0.1:9092", "amqp://127.0.0.1/"])
+@pytest.mark.parametrize("url", ["embedded:a.db", "kafka://127.0.0.1:9092", "amqp://127.0.0.1/", "postgres:///a"])
 def test_an_option_that_moved_names_its_new_place(url: str) -> None:
     """One setting for one thing: how long a send may take is the relay's, for every broker."""
     with pytest.raises(ConfigError, match=r"'send_timeout_s' is not set here any more. Set relay\.send_timeout_s"):

@@ -17,6 +17,8 @@ ADAPTERS: Final[Mapping[str, str]] = {
     "kafka": "relevo.brokers.kafka",
     "amqp": "relevo.brokers.rabbitmq",
     "amqps": "relevo.brokers.rabbitmq",
+    "postgresql": "relevo.brokers.postgres",
+    "postgres": "relevo.brokers.postgres",
 }
 """Scheme to package. The package has ``NAME``, ``CONFIRMS``, ``CAPABILITIES`` and ``open_broker(url, options)``;
 importing it loads no third-party client."""

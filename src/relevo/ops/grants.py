@@ -1,7 +1,8 @@
 """Least privilege on PostgreSQL: what a role may do with Relevo's tables, by what it is for.
 
-``writer``: the application, which appends. ``relay`` and ``consumer``: Relevo's processes. ``keeper``: whoever
-purges, a relay or a person. ``operator``: a person, who looks at everything and frees or discards held keys.
+``writer``: the application, which appends. ``relay`` and ``consumer``: Relevo's processes. ``reader``: consumers that
+read the outbox themselves. ``keeper``: whoever purges, a relay or a person. ``operator``: a person, who looks at
+everything and frees or discards held keys.
 Statements stand in ``storage/postgres/sql/grants.sql``.
 """
 

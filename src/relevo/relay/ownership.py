@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import socket
@@ -18,6 +17,9 @@ from relevo.runtime.probes import probe
 from relevo.script import Script
 from relevo.storage import laning
 from relevo.storage.moving import Stands
+from relevo.storage.sharing import fair_share
+
+__all__ = ["Ownership", "fair_share"]
 
 log = logging.getLogger("relevo.relay")
 T = TypeVar("T")
@@ -159,14 +161,3 @@ class Ownership:
             "version": __version__,
             "detail": self.detail(),
         }
-
-
-def fair_share(me: UUID, living: Collection[UUID], lane_count: int) -> set[int]:
-    """The lanes due to ``me`` by rendezvous hashing: each lane goes to the living relay with the highest hash, so a
-    relay that joins or leaves moves no lane between the others (Thaler and Ravishankar, 1998)."""
-    relays = sorted({*living, me}, key=lambda relay: relay.bytes)
-
-    def weight(lane: int, relay: UUID) -> bytes:
-        return hashlib.blake2b(relay.bytes + lane.to_bytes(2, "big"), digest_size=8).digest()
-
-    return {lane for lane in range(lane_count) if max(relays, key=lambda relay: weight(lane, relay)) == me}

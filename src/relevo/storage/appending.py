@@ -11,6 +11,7 @@ import msgspec
 
 from relevo.ids import bucket_of
 from relevo.message import Message
+from relevo.outgoing import Sendable
 from relevo.ports.database import Dialect
 from relevo.script import Script, Statement
 
@@ -52,7 +53,7 @@ def is_there(table: str) -> Script[bool]:
     return bool(rows)
 
 
-def row(message: Message) -> dict[str, Any]:
+def row(message: Sendable) -> dict[str, Any]:
     """The columns of one message, its bucket included."""
     return {
         "event_id": message.event_id,

@@ -56,3 +56,12 @@ def settled(seq: int, xid: int, cursors: Collection[Cursor]) -> bool:
     """Whether every cursor has passed a row: then, and only then, retention may take it. ``seq <= high_water`` alone
     would take rows that were not committed yet when the cursor moved over their number. No cursors: nobody reads."""
     return bool(cursors) and all(cursor.passed(seq, xid) for cursor in cursors)
+
+
+def left_behind(stored: Cursor, now: Cursor) -> bool:
+    """Whether ``stored`` is worth a commit: it lacks a number, or says of transactions that they run which have all
+    ended. Retention goes by both, and on a quiet system nothing else would tell it."""
+    if now.high_water != stored.high_water or ":" not in stored.snapshot:  # SQLite needs no snapshots
+        return now.high_water != stored.high_water
+    seen = snapshot(stored.snapshot)
+    return bool(seen.running) and snapshot(now.snapshot).xmin >= seen.xmax

@@ -6,7 +6,7 @@ from typing import Literal
 
 from relevo.catalog import Catalog
 
-Duty = Literal["writer", "relay", "keeper", "consumer", "operator"]
+Duty = Literal["writer", "relay", "keeper", "consumer", "reader", "operator"]
 
 
 def statements(catalog: Catalog, duty: Duty, role: str) -> str:

@@ -9,7 +9,7 @@ from relevo.catalog import Catalog
 from relevo.errors import RelevoError, SchemaError, UnreachableError
 from relevo.ports.database import Database
 from relevo.script import Row, Script, Statement
-from relevo.settings import Settings
+from relevo.settings import DatabaseSettings, Settings
 from relevo.storage.migrating import AUTO, code_version, meant, refuse
 
 log = logging.getLogger("relevo.storage")
@@ -35,7 +35,12 @@ async def ensure_ready(database: Database, settings: Settings) -> Ready:
     missing, older, newer than allowed, read by another source or on a read-only server, and for a sequence that caches;
     ``UnreachableError`` when the database does not answer.
     """
-    catalog = Catalog(database.dialect, settings.database.schema, settings.database.prefix)
+    return await ready(database, settings.database, settings.relay.source)
+
+
+async def ready(database: Database, where: DatabaseSettings, wanted: str = AUTO) -> Ready:
+    """As ``ensure_ready``, for the tables at ``where``, read by ``wanted``."""
+    catalog = Catalog(database.dialect, where.schema, where.prefix)
     meta = await database.run(_read(catalog), read_only=True)
     if meta is None:
         raise SchemaError(f"Relevo's tables in {database.url} are not complete. Run: relevo migrate")
@@ -46,15 +51,13 @@ async def ensure_ready(database: Database, settings: Settings) -> Ready:
             f"Relevo's tables in {database.url} have schema version {version}, this version of Relevo needs {ours}. "
             "Run: relevo migrate"
         )
-    wanted: str = settings.relay.source
-    if wanted != source:
-        wanted = meant(wanted, source, await database.run(_moved_from(), read_only=True))
-    refuse(catalog, meta, wanted)
-    if settings.relay.source not in (AUTO, source):
+    used = wanted if wanted == source else meant(wanted, source, await database.run(_moved_from(), read_only=True))
+    refuse(catalog, meta, used)
+    if wanted not in (AUTO, source):
         log.warning(
             "relay.source is %r in the settings, but these tables were moved from it and are read by %r now, and so "
             "they will be here. Set relay.source = %r when you next change the settings",
-            settings.relay.source,
+            wanted,
             source,
             source,
         )

@@ -61,11 +61,11 @@ def window(known: int | None) -> Script[Window]:
     """A snapshot to read up to. ``known``: the timeline that everything in memory belongs to. Raises
     ``UnreachableError`` on a standby and after a failover: forget what was read, load the cursors again."""
     rows = yield Statement("log.window")
-    found = Window(*rows[0])
-    if found.timeline == -1:
+    at = Window(*rows[0])
+    if at.timeline == -1:
         raise UnreachableError("this server is a standby: its snapshots do not show who is writing")
-    _same(found.timeline, known)
-    return found
+    _same(at.timeline, known)
+    return at
 
 
 def page(
@@ -76,7 +76,6 @@ def page(
     params: dict[str, Any] = {
         **owned(holder, {lane: lanes[lane] for lane in sorted(reading.lanes) if lane in lanes}),
         "lane_count": lane_count,
-        "topic": reading.topic,
         "without": sorted(reading.without),
         "high_water": reading.cursor.high_water,
         "cap": reading.cap,
@@ -84,15 +83,22 @@ def page(
         "bytes_max": room_b,
     }
     if dialect == "sqlite":
-        return (yield Statement("log.page", params))
-    since = snapshot(reading.cursor.snapshot)
-    params |= {
-        "position": reading.cursor.position,
+        return (yield Statement("log.page", {**params, "topic": reading.topic}))
+    topics = None if reading.topic is None else [reading.topic]
+    more = between(reading.cursor, reading.window)
+    return (yield Statement("log.page", {**params, **more, "topics": topics, "settled": False}))
+
+
+def between(cursor: Cursor, window: str) -> dict[str, Any]:
+    """Parameters of the part ``log.found``: what lies between ``cursor`` and the snapshot ``window``."""
+    since = snapshot(cursor.snapshot)
+    return {
+        "position": cursor.position,
+        "high_water": cursor.high_water,
         "running": sorted(since.running),
         "xmax": str(since.xmax),
-        "window": reading.window,
+        "window": window,
     }
-    return (yield Statement("log.page", params))
 
 
 def save(
@@ -157,12 +163,19 @@ def regroup(
 
 def _columns(cursors: Mapping[Name, Cursor]) -> dict[str, Any]:
     """Cursors as arrays; lanes at one place share an entry, since a snapshot's text may be long."""
-    distinct = list(dict.fromkeys(cursors.values()))
-    places = {cursor: place for place, cursor in enumerate(distinct, 1)}
     return {
         "cursor_lanes": [lane for lane, _ in cursors],
         "groups": [group for _, group in cursors],
-        "places": [places[cursor] for cursor in cursors.values()],
+        **columns(list(cursors.values())),
+    }
+
+
+def columns(cursors: Sequence[Cursor]) -> dict[str, Any]:
+    """As arrays: ``places`` says for each which of the distinct ones it is."""
+    distinct = list(dict.fromkeys(cursors))
+    places = {cursor: place for place, cursor in enumerate(distinct, 1)}
+    return {
+        "places": [places[cursor] for cursor in cursors],
         "snapshots": [cursor.snapshot for cursor in distinct],
         "high_waters": [cursor.high_water for cursor in distinct],
         "windows": [cursor.window or "" for cursor in distinct],

@@ -15,10 +15,11 @@ from uuid import UUID
 from relevo.errors import UnreachableError
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
-from relevo.script import Row, Rows, Script
+from relevo.script import Rows, Script
 from relevo.sources.log.windows import Name, Part, Reader, Windows
 from relevo.storage import laning, marking, windowing
-from relevo.storage.cursors import EVERY, Cursor, snapshot
+from relevo.storage.cursors import EVERY, Cursor, left_behind
+from relevo.storage.readers import sweep
 from relevo.storage.rows import page_reader
 
 NOTHING = Taken((), (), (), exhausted=True)
@@ -28,8 +29,6 @@ BRING_UP_S = 1.0
 restart then finds them close together, and retention can follow."""
 REST_S = 5.0
 """How long a reader without anything to settle lets its stored cursors stand behind: storing them is a commit."""
-ROUNDS = 3
-"""In one page readers first meet where the foremost stands, then go on as one."""
 
 
 class LogSource:
@@ -99,32 +98,20 @@ class LogSource:
         that has little leaves room for the next."""
         window = yield from windowing.window(self._timeline)
         self._timeline = window.timeline
-        found: list[Row] = []
-        for _ in range(ROUNDS):
-            for reader in windows.due(window.snapshot, paused):
-                if room <= 0 or room_bytes <= 0:
-                    break
-                cap = windows.cap(reader)
-                rows = yield from windowing.page(
-                    self._database.dialect,
-                    self._holder,
-                    self._lanes,
-                    self._lane_count,
-                    self._reading(reader, window.snapshot, cap),
-                    room,
-                    room_bytes,
-                )
-                size = int(rows[-1][-1]) if rows else 0
-                full = len(rows) >= room or size >= room_bytes
-                seqs = [row[0] for row in rows]
-                part = windows.read(reader, window.snapshot, seqs, full=full, cap=cap, top=window.top)
-                if rows:
-                    parts.append(part)
-                    found += rows
-                    room -= len(rows)
-                    room_bytes -= size
-            windows.merge()
-        return found
+
+        def page(reader: Reader, cap: int, room: int, room_bytes: int) -> Script[Rows]:
+            reading = self._reading(reader, window.snapshot, cap)
+            return windowing.page(
+                *(self._database.dialect, self._holder, self._lanes, self._lane_count, reading, room, room_bytes)
+            )
+
+        def read(reader: Reader, rows: Rows, full: bool, cap: int) -> None:
+            seqs = [row[0] for row in rows]
+            part = windows.read(reader, window.snapshot, seqs, full=full, cap=cap, top=window.top)
+            if rows:
+                parts.append(part)
+
+        return (yield from sweep(windows, window.snapshot, paused, (room, room_bytes), page, read, windows.merge))
 
     async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
         if not dispositions:
@@ -267,7 +254,7 @@ class LogSource:
         behind = {
             name: cursor
             for name, cursor in self._windows.settled.items()
-            if name[0] in self._lanes and _left_behind(self._stored[name], cursor)
+            if name[0] in self._lanes and left_behind(self._stored[name], cursor)
         }
         if behind:
             await self._save(behind)
@@ -287,12 +274,3 @@ class LogSource:
             reader.cursor.window or s2,
             cap,
         )
-
-
-def _left_behind(stored: Cursor, now: Cursor) -> bool:
-    """Whether ``stored`` is worth a commit: it lacks a number, or says of transactions that they run which have all
-    ended. Retention goes by both, and on a quiet system nothing else would tell it."""
-    if now.high_water != stored.high_water or ":" not in stored.snapshot:  # SQLite needs no snapshots
-        return now.high_water != stored.high_water
-    seen = snapshot(stored.snapshot)
-    return bool(seen.running) and snapshot(now.snapshot).xmin >= seen.xmax

@@ -16,7 +16,7 @@ grant select (event_id), delete on {scheduled} to :role
 -- name: grants.relay
 -- Reads and settles the outbox, shares lanes, holds keys, and writes what was scheduled when it is due. Deletes no message:
 -- a relay that shall purge as well is granted `keeper` too.
-grant select on {meta}, {outbox}, {pause} to :role;
+grant select on {meta}, {outbox}, {pause}, {topic} to :role;
 grant insert (event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id, aggregate_version,
               payload, content_type, headers) on {outbox} to :role;
 grant select, update, delete on {scheduled} to :role;
@@ -29,7 +29,7 @@ grant select, insert, update, delete on {process}, {destination}, {held_key}, {h
 
 -- name: grants.keeper
 -- Retention, for relays on their schedule and for `relevo purge`: deletes or archives what is settled and old.
-grant select on {meta}, {cursor}, {keep}, {held_message}, {process} to :role;
+grant select on {meta}, {cursor}, {keep}, {held_message}, {process}, {group_lane} to :role;
 grant select, delete on {outbox}, {inbox}, {journal} to :role;
 grant update (taken_at) on {journal} to :role;
 grant delete on {process} to :role;
@@ -49,6 +49,13 @@ grant select, insert, update, delete on {dead_letter} to :role;
 grant select, insert, update on {duty} to :role;
 grant select, insert, update on {effect} to :role
 
+-- name: grants.reader
+-- Reads the outbox for a group of consumers, where there is no broker (`broker.url = "postgresql://…"`). Beside `consumer`,
+-- which is for the database with the inbox.
+grant select on {meta}, {outbox}, {topic}, {lane} to :role;
+grant select, insert, update on {group}, {group_lane} to :role;
+grant select, insert, update, delete on {group_member} to :role
+
 -- name: grants.operator
 -- Looks at everything, frees or discards held keys. To see other roles' long transactions it also needs
 -- pg_read_all_stats, which only an administrator can grant.
@@ -64,4 +71,7 @@ grant insert, update on {job}, {duty} to :role;
 grant select on {dead_letter} to :role;
 grant select, update on {effect} to :role;
 grant select, insert, update, delete on {replay}, {replay_failure} to :role;
-grant insert, update, delete on {keep} to :role
+grant insert, update, delete on {keep} to :role;
+grant select, delete on {group} to :role;
+grant select on {group_member}, {group_lane} to :role;
+grant select, insert on {topic} to :role

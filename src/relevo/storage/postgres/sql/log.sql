@@ -17,42 +17,38 @@ select pg_current_snapshot()::text, coalesce((select max(seq) from {outbox}), 0)
        case when pg_is_in_recovery() then -1
             else ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer end;
 
--- name: log.page
--- One reader's page: late rows, then main rows, in seq order, bounded by count and bytes, at least one.
+-- part: log.found
+-- One reader's page: late rows, then main rows, in seq order, bounded by count and bytes, at least one. `owned` says of each
+-- lane whether it is ours.
 -- Late rows must come by the index on (tx, seq): with `order by seq` and a plain limit the planner walks the primary key
 -- (measured: 1.2 ms a poll and growing). A row comparison is something only that index can do, and in order, so that a
 -- late set of a million rows is read page by page; `seq + 0` keeps the primary key out of the other branch.
-with owned as materialized (
-  select array_agg(l.lane is not null order by n.lane) as lanes
-  from generate_series(0, :lane_count - 1) as n (lane)
-  left join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch) on o.lane = n.lane
-  left join {lane} l on l.lane = o.lane and l.epoch = o.epoch and l.holder = :holder
-), at as materialized (
+at as materialized (
   select cast(:window as pg_snapshot) as s2
 ), page as (
   select * from (
     (select o.* from unnest(cast(:running as xid8[])) as r (xid) cross join lateral (
        select * from {outbox} l
        where (l.tx, l.seq) > (r.xid, cast(:position as bigint)) and (l.tx, l.seq) <= (r.xid, cast(:high_water as bigint))
-         and pg_visible_in_snapshot(l.tx, (select s2 from at)) and l.settled_at is null
+         and pg_visible_in_snapshot(l.tx, (select s2 from at)) and (l.settled_at is null or :settled)
          and (select lanes from owned)[l.bucket % :lane_count + 1]
-         and l.topic <> all(cast(:without as text[])) and (l.topic = cast(:topic as text)) is not false
+         and l.topic <> all(cast(:without as text[])) and (l.topic = any(cast(:topics as text[]))) is not false
        order by l.tx, l.seq limit :messages_max) o
      where cast(:high_water as bigint) > 0)
     union all
     (select o.* from {outbox} o
      where cast(:high_water as bigint) > 0 and o.tx >= cast(cast(:xmax as text) as xid8)
        and o.seq + 0 <= cast(:high_water as bigint) and o.seq + 0 > cast(:position as bigint)
-       and pg_visible_in_snapshot(o.tx, (select s2 from at)) and o.settled_at is null
+       and pg_visible_in_snapshot(o.tx, (select s2 from at)) and (o.settled_at is null or :settled)
        and (select lanes from owned)[o.bucket % :lane_count + 1]
-       and o.topic <> all(cast(:without as text[])) and (o.topic = cast(:topic as text)) is not false
+       and o.topic <> all(cast(:without as text[])) and (o.topic = any(cast(:topics as text[]))) is not false
      order by o.seq + 0 limit :messages_max)
     union all
     (select o.* from {outbox} o
      where o.seq > cast(:high_water as bigint) and o.seq <= cast(:cap as bigint)
-       and pg_visible_in_snapshot(o.tx, (select s2 from at)) and o.settled_at is null
+       and pg_visible_in_snapshot(o.tx, (select s2 from at)) and (o.settled_at is null or :settled)
        and (select lanes from owned)[o.bucket % :lane_count + 1]
-       and o.topic <> all(cast(:without as text[])) and (o.topic = cast(:topic as text)) is not false
+       and o.topic <> all(cast(:without as text[])) and (o.topic = any(cast(:topics as text[]))) is not false
      order by o.seq limit :messages_max)
   ) as found order by seq limit :messages_max
 )
@@ -64,7 +60,15 @@ from (
   from page
 ) as sized
 where bytes - coalesce(octet_length(payload), 0) < :bytes_max
-order by seq;
+order by seq
+
+-- name: log.page
+with owned as materialized (
+  select array_agg(l.lane is not null order by n.lane) as lanes
+  from generate_series(0, :lane_count - 1) as n (lane)
+  left join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch) on o.lane = n.lane
+  left join {lane} l on l.lane = o.lane and l.epoch = o.epoch and l.holder = :holder
+), {part:log.found};
 
 -- name: log.here
 -- Asked inside the settle: a failover between read and settle makes what was read somebody else's history.

@@ -1,0 +1,1 @@
+-- Only PostgreSQL can be a broker: there is nothing to do here, and the versions stay in step.
