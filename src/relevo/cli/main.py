@@ -24,6 +24,7 @@ COMMANDS = {
     "parked": ("relevo.cli.parked", "Held keys: list, show, redrive, skip, discard, edit."),
     "jobs": ("relevo.cli.jobs", "Long acts of operators: list them, end one for good."),
     "source": ("relevo.cli.source", "How the outbox is read: move between 'mark' and 'log' under load."),
+    "groups": ("relevo.cli.groups", "Consumers that read the outbox without a broker: list groups, drop one."),
     "slot": ("relevo.cli.slot", "The replication slot of the source 'wal': create, check, recover, drop."),
     "pause": ("relevo.cli.pause", "Stop a destination, topic, consumer, lane or key, and say why."),
     "resume": ("relevo.cli.resume", "Let it go on."),

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from relevo.ops.status_report import Paused, Status
+from relevo.ops.status_report import ConsumerGroup, Paused, Status
 
 
 def render(report: Status) -> RenderableType:
@@ -22,6 +22,9 @@ def render(report: Status) -> RenderableType:
             for r in report.relays
         ),
     )
+    if any(r.passing for r in report.relays):
+        parts.append("consumers read this outbox themselves: relays move nothing, they do the chores")
+    parts += groups_table(report.groups)
     parts += _table(
         "paused destinations",
         ["topic", "for", "reason"],
@@ -93,6 +96,25 @@ def render(report: Status) -> RenderableType:
     )
     parts += [f"[bold yellow]warning:[/] {escape(warning)}" for warning in report.warnings]
     return Group(*parts)
+
+
+def groups_table(groups: Sequence[ConsumerGroup]) -> list[Table]:
+    """Also for ``relevo groups list``."""
+    return _table(
+        "groups that read the outbox",
+        ["name", "processes", "behind", "oldest", "place stored", "topics"],
+        (
+            [
+                g.name,
+                str(g.members),
+                _count(g.behind, g.behind_capped),
+                "-" if g.oldest_age_s is None else duration(g.oldest_age_s),
+                "-" if g.moved_age_s is None else f"{duration(g.moved_age_s)} ago",
+                ", ".join(g.topics),
+            ]
+            for g in groups
+        ),
+    )
 
 
 def duration(seconds: float) -> str:

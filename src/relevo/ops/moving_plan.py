@@ -9,7 +9,7 @@ from typing import Final
 from relevo.errors import ConfigError
 from relevo.ops import moving_indexes as indexes
 from relevo.ports.database import Database
-from relevo.storage import moving
+from relevo.storage import grouping, moving
 
 SOURCES: Final = ("mark", "log")
 
@@ -43,6 +43,14 @@ async def plan(database: Database, target: str) -> MovePlan:
     relays = {each.name: each.lanes for each in await database.run(moving.relays(), read_only=True)}
     if stands.source not in SOURCES:
         raise ConfigError(f"these tables are read by {stands.source!r}: a move leads from 'mark' to 'log', or back")
+    groups: list[str] = []
+    if target == "mark" and database.dialect == "postgresql":
+        groups = await database.run(grouping.names(), read_only=True)
+    if groups:
+        raise ConfigError(
+            f"the groups {', '.join(groups)} read this outbox themselves, which they can only as a log. Drop those "
+            "that nobody uses any more: relevo groups drop NAME"
+        )
     steps: tuple[str, ...] = ()
     if stands.source != target:
         where = f"on {partitions} partitions " if database.dialect == "postgresql" else ""

@@ -7,6 +7,7 @@ from typing import Any
 
 from relevo.catalog import Catalog
 from relevo.errors import SchemaError
+from relevo.ops import groups
 from relevo.ops.status_report import (
     Consumer,
     DeadLetters,
@@ -89,6 +90,7 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
         paused=[_paused(pause) for pause in pauses.all],
         partitions=partitions,
         source_move=(yield from _move()),
+        groups=(yield from groups.gather(catalog.dialect)),
     )
     return _with_warnings(report, live, hidden, meta)
 
@@ -178,6 +180,7 @@ def _relays(live: Sequence[processes.Process], owners: Rows) -> list[Relay]:
                     lanes=count,
                     epoch_min=low,
                     epoch_max=high,
+                    passing=bool(process.detail.get("passing")),
                 )
             )
     return relays
@@ -243,6 +246,7 @@ def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: in
     parked = sum(held.keys for held in report.held if held.state == "parked")
     if parked:
         warnings.append(f"{parked} keys are parked: their messages wait for a person. Run: relevo parked list")
+    warnings += groups.warnings(report.groups)
     warnings += processes.topic_conflicts(live)
     warnings += processes.command_conflicts(live)
     unknown = sum(each.count for each in report.effects if each.state == "unknown")

@@ -17,7 +17,8 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Relay(msgspec.Struct, frozen=True, kw_only=True):
-    """A live relay. ``lanes``: how many it owns; ``epoch_min`` and ``epoch_max``: of those lanes."""
+    """A live relay. ``lanes``: how many it owns; ``epoch_min`` and ``epoch_max``: of those lanes.
+    ``passing``: it hands nothing over, since consumers read this outbox themselves."""
 
     process_id: str
     name: str
@@ -28,6 +29,7 @@ class Relay(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int
     epoch_min: int | None
     epoch_max: int | None
+    passing: bool = False
 
 
 class Lanes(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +152,20 @@ class SourceMove(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool
 
 
+class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of consumers that reads this outbox itself, where there is no broker. ``members``: processes that live.
+    ``behind``: messages before it. ``moved_age_s``: since its place was last stored. No message goes before it."""
+
+    name: str
+    topics: list[str]
+    members: int
+    behind: int
+    behind_capped: bool
+    oldest_age_s: float | None
+    age_s: float
+    moved_age_s: float | None
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Everything at one moment. ``warnings``: what a person should look at, in plain words."""
 
@@ -170,3 +186,4 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: list[DeadLetters] = []
     partitions: list[OutboxPartition] = []
     source_move: SourceMove | None = None
+    groups: list[ConsumerGroup] = []

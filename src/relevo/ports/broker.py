@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
 from relevo.message import Message
 from relevo.outcome import PublishOutcome
 from relevo.outgoing import Sendable
+from relevo.ports.database import Database
 
 SEND_TIMEOUT_S: Final = 5.0
 """What ``relay.send_timeout_s`` is unless set."""
@@ -65,8 +66,9 @@ class Publisher(Protocol):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """One message as it arrived at one consumer. ``shard`` and ``position`` say where it stood: order within a shard is
-    the order of positions. Where the broker keeps no history, the process counts them: they say nothing in another one.
+    """One message as it arrived at one consumer. ``shard`` and ``position`` say where it stood: the order within a key
+    is the order of positions, and so is that within a shard, but that a broker may deliver late what could not be seen
+    before. Where the broker keeps no history, the process counts them: they say nothing in another one.
     ``generation`` changes when the shard is assigned anew; a stale one can no longer settle."""
 
     message: Message
@@ -148,3 +150,12 @@ class Broker(Protocol):
 
     async def check(self) -> None:
         """Raise ``UnreachableError`` or ``ConfigError`` in plain words if this broker cannot be used."""
+
+
+@runtime_checkable
+class KeptInOutbox(Protocol):
+    """What a broker offers beside ``Broker`` if what it keeps are the rows of an outbox."""
+
+    async def is_outbox_of(self, database: Database) -> bool:
+        """Whether that outbox is the one in ``database``, by what the server says: then there is nothing to relay, and
+        what was published would come back. Raises ``UnreachableError``, ``ConfigError``."""

@@ -39,6 +39,7 @@ OPEN: Final = "is open"
 YOUNG: Final = "has messages that were settled lately"
 _REASONS: Final[dict[Drop, str]] = {
     "unsettled": "has messages that are not handed over",
+    "unread": "has messages that a group of consumers has not read (relevo groups list)",
     "held": "has messages that are held",
     "kept": "is needed by a replay",
     "open": OPEN,

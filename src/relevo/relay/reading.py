@@ -13,6 +13,7 @@ from relevo.relay.ownership import Ownership
 from relevo.relay.single import SingleReader
 from relevo.runtime.clock import Clock
 from relevo.settings import Settings
+from relevo.sources.log.passing import PassingSource
 from relevo.sources.log.source import LogSource
 from relevo.sources.mark.source import MarkSource
 from relevo.sources.wal.connecting import connector
@@ -30,14 +31,23 @@ async def reading(
     wake: Callable[[], None],
     detail: Callable[[], dict[str, Any]] = dict,
     clock: Clock,
+    passing: bool = False,
 ) -> tuple[Source, Ownership]:
     """Source and ownership for one relay process. ``wake``: called when a source that need not poll has something.
-    Raises ``ConfigError`` for a source this version has not got."""
+    ``passing``: nothing is to be handed over, since consumers read this outbox themselves. Raises ``ConfigError`` for a
+    source this version has not got, or that cannot be read so."""
     relay = settings.relay
     lane_count = await database.run(laning.lane_count(), read_only=True)
     # What the tables say, not the settings: those may name the source that the tables were moved from.
     stored = (await database.run(moving.stands(), read_only=True)).source
     common = (database, relay_id, name, lane_count, relay.lease_s, relay.send_timeout_s, detail, clock)
+    if passing:
+        if stored != "log":
+            raise ConfigError(
+                "broker.url leads to the tables of database.url: consumers read this outbox themselves, which they can "
+                f"only as a log, and it is read as {stored!r}. Run: relevo source move log"
+            )
+        return PassingSource(database, relay_id, lane_count, lease_s=relay.lease_s), Ownership(*common, source=stored)
     if stored == "mark":
         return MarkSource(database, relay_id, lane_count, lease_s=relay.lease_s), Ownership(*common, source=stored)
     if stored == "log":

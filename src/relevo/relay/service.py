@@ -9,14 +9,14 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from relevo.brokers import broker_for
 from relevo.clients import database_for
 from relevo.errors import UnreachableError
 from relevo.policy import PROBE_BACKOFF, Policy
-from relevo.ports.broker import Publisher
+from relevo.ports.broker import KeptInOutbox, Publisher
 from relevo.ports.database import Database
 from relevo.relay.chores import keep_doing
 from relevo.relay.counters import Counters
@@ -34,6 +34,11 @@ from relevo.storage import duties, pausing
 from relevo.storage.ready import ensure_ready
 
 log = logging.getLogger("relevo.relay")
+
+PASSING: Final = (
+    "broker.url leads to the tables of database.url: consumers read this outbox themselves, and nothing is moved. This "
+    "relay puts scheduled messages into the outbox when they are due, and purges what every group has read"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ class Relay:
         self.clock = clock
         self.engine: RelayEngine | None = None
         self._counters = Counters()
+        self._passing = False
         self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -148,6 +154,9 @@ class Relay:
             broker = broker_for(settings.broker.url, settings.broker.options)
             publisher = await broker.publisher(source=settings.source_uri, send_timeout_s=settings.relay.send_timeout_s)
             stack.push_async_callback(publisher.aclose)
+            self._passing = isinstance(broker, KeptInOutbox) and await broker.is_outbox_of(database)
+            if self._passing:
+                log.info(PASSING)
             engine = await self._engine(database, publisher)
             stack.callback(engine.wake.close)
             stack.push_async_callback(engine.source.aclose)
@@ -163,6 +172,7 @@ class Relay:
             wake=wake.set,
             detail=self._detail,
             clock=self.clock,
+            passing=self._passing,
         )
         policies = {topic: Policy(on_rejected=entry.on_rejected) for topic, entry in self.settings.destinations.items()}
         default = Policy()
@@ -226,6 +236,7 @@ class Relay:
         return {
             **asdict(engine.counters),
             "source": engine.ownership.source,
+            "passing": self._passing,
             "lanes": len(engine.ownership.lanes),
             "paused": engine.destinations.snapshot(),
             "paused_by_people": engine.pauses.now.snapshot(),

@@ -204,6 +204,10 @@ def history(topics: Sequence[str], after: int, until: int, limit: int) -> Script
     return (yield Statement("groups.history", {"topics": list(topics), "after": after, "until": until, "limit": limit}))
 
 
+def names() -> Script[list[str]]:
+    return [row[0] for row in (yield Statement("groups.names"))]
+
+
 def listed(cap: int) -> Script[list[Group]]:
     """All groups, by name."""
     groups = []

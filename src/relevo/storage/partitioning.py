@@ -18,7 +18,7 @@ ROOM = 10_000_000_000
 million cuts."""
 
 Cut = Literal["cut", "promised", "empty", "locked"]
-Drop = Literal["dropped", "locked", "unsettled", "held", "kept", "open", "gone"]
+Drop = Literal["dropped", "locked", "unsettled", "unread", "held", "kept", "open", "gone"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from relevo.brokers.postgres.options import parse
 from relevo.brokers.postgres.publisher import PostgresPublisher
 from relevo.brokers.postgres.subscription import PostgresSubscription
 from relevo.ports.broker import SEND_TIMEOUT_S
+from relevo.ports.database import Database
 from relevo.settings import redact
 from relevo.storage import grouping
+from relevo.storage.identity import tables_of
 
 
 class PostgresBroker:
@@ -69,6 +71,16 @@ class PostgresBroker:
         link = self._link()
         try:
             await link.check()
+        finally:
+            await link.aclose()
+
+    async def is_outbox_of(self, database: Database) -> bool:
+        if database.dialect != "postgresql":
+            return False
+        link = self._link()
+        try:
+            await link.check()
+            return (await tables_of(link.database)).same(await tables_of(database))
         finally:
             await link.aclose()
 

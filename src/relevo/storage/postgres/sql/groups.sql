@@ -153,6 +153,14 @@ from {outbox}
 where seq > cast(:after as bigint) and seq <= cast(:until as bigint) and topic = any(cast(:topics as text[]))
 order by seq limit :limit;
 
+-- name: groups.place
+-- Which tables these are, in their cluster, whatever name or URL leads to them.
+select concat_ws('/', (select oid from pg_catalog.pg_database where datname = current_database()),
+                 '{outbox}'::regclass::oid, cast(extract(epoch from created_at) * 1000000 as bigint)) from {meta};
+
+-- name: groups.names
+select group_name from {group} order by group_name;
+
 -- name: groups.listed
 -- For people: every group, who lives of it, and where its slowest lane stands.
 select g.group_name, g.topics, cast(extract(epoch from clock_timestamp() - g.created_at) as double precision),

@@ -5,18 +5,28 @@
 -- name: purge.now
 select cast(extract(epoch from clock_timestamp()) as double precision);
 
+-- part: purge.read
+-- What every group of consumers that read the outbox themselves has passed; without any, everything.
+read as materialized (
+  select coalesce(min(high_water), 9223372036854775807) as seq,
+         coalesce(min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)), 9223372036854775807) as xid
+  from {group_lane}
+)
+
 -- part: purge.page
 -- A row is settled by its marker, or, with the sources `log` and `wal`, where every cursor has passed it: its number, and its
 -- transaction. By the number alone rows would go that were not committed yet when a cursor moved over it. `xmin` is
--- stricter than what a snapshot shows and costs one comparison; a transaction that stays open holds retention back.
-passed as materialized (
+-- stricter than what a snapshot shows and costs one comparison; a transaction that stays open holds retention back. Whatever
+-- marker a row has, each group of consumers must have passed it as well.
+{part:purge.read}, passed as materialized (
   select min(high_water) as seq, min(cast(pg_snapshot_xmin(cast(snapshot as pg_snapshot))::text as bigint)) as xid
   from {cursor} where (select source from {meta}) in ('log', 'wal')
 ), page as materialized (
   select o.seq, event_id, created_at, outcome,
-         coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
-                                   then created_at end) as settled_at
-  from {outbox} o cross join passed
+         case when o.seq <= read.seq and o.tx < cast(read.xid::text as xid8) then
+           coalesce(settled_at, case when o.seq <= passed.seq and o.tx < cast(passed.xid::text as xid8)
+                                     then created_at end) end as settled_at
+  from {outbox} o cross join passed cross join read
   where o.seq > cast(:after as bigint) order by o.seq limit cast(:limit as integer)
 )
 
