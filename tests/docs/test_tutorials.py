@@ -45,6 +45,12 @@ def test_use_rabbitmq(pg_database: str, rabbitmq_url: str, tmp_path: Path) -> No
         assert reader.follow(DOCS / "how-to" / "use-rabbitmq.md") >= 9
 
 
+def test_no_broker(pg_database: str, tmp_path: Path) -> None:
+    """One database is all there is: events, a consumer, chores, and the end of a group."""
+    with Reader(tmp_path, {"postgresql://shop:secret@localhost/shop": pg_database}) as reader:
+        assert reader.follow(DOCS / "how-to" / "no-broker.md") >= 9
+
+
 @pytest.mark.parametrize(
     ("seen", "expected", "same"),
     [
