@@ -105,6 +105,22 @@ def test_ledger_on_postgres_and_rabbitmq(
     assert account.committed > 2000
 
 
+@pytest.mark.xdist_group("heavy")
+def test_ledger_on_postgres_alone(pg_database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """FAILURES rows 1, 2, 3, 11, 14, 32: no broker, consumers read the outbox; relays do the chores, and are killed as
+    well. Nothing is ever sent into the outbox again."""
+    plan = Plan(
+        *(pg_database, pg_database, "lease_s = 2"), source="log", relays=1, consumers=3, transactions=300, kills=8
+    )
+    account = play(plan, tmp_path, capsys)
+    assert account.committed > 1200
+    with contextlib.closing(connect(pg_database)) as connection:
+        (count,) = execute(
+            connection, "select count(*), count(distinct event_id), count(settled_at) from relevo_outbox"
+        )
+    assert count[0] == count[1] and count[2] == 0
+
+
 def test_the_ledger_notices_a_relay_that_marks_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """HARD 24: a deliberately broken relay, killed between its mark and its send, loses events, and it shows."""
     plan = on_embedded(

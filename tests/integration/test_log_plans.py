@@ -6,6 +6,7 @@ say: the planner's own choice cost 1.2 ms a poll, and more with every row."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -15,8 +16,9 @@ import pytest
 from relevo.catalog import Catalog, pyformat
 from relevo.clients.postgres import _adapted
 from relevo.script import Statement
-from relevo.storage import windowing
+from relevo.storage import grouping, windowing
 from relevo.storage.cursors import Cursor
+from relevo.storage.readers import Reader
 from tests.support.log_stores import log_store
 
 
@@ -26,6 +28,18 @@ def page_statement(cursor: Cursor, window: str) -> Statement:
     script = windowing.page("postgresql", uuid4(), lanes, 64, reading, 2000, 8_000_000)
     statement = next(script)
     while statement.name != "log.page":
+        statement = script.send([])
+    return statement
+
+
+def group_page_statement(cursor: Cursor, window: str) -> Statement:
+    """The same for a group of consumers, which reads what has a marker too, and some topics."""
+    member = grouping.Member("billing", uuid4(), ["t1", "t3"], "here", 1, 5.0)
+    lanes = dict.fromkeys(range(64), 0)
+    reader = Reader("*", frozenset(), set(lanes), cursor)
+    script = grouping.page(member, lanes, 64, reader, window, 2**63 - 1, 2000, 8_000_000)
+    statement = next(script)
+    while statement.name != "groups.page":
         statement = script.send([])
     return statement
 
@@ -43,7 +57,10 @@ def explain(connection: psycopg.Connection[Any], statement: Statement, how: str)
 
 @pytest.mark.parametrize("how", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("grown", ["never analyzed", "grown, not analyzed", "grown and analyzed"])
-def test_a_page_goes_by_its_indexes(pg_database: str, grown: str, how: str) -> None:
+@pytest.mark.parametrize("page", [page_statement, group_page_statement])
+def test_a_page_goes_by_its_indexes(
+    pg_database: str, page: Callable[[Cursor, str], Statement], grown: str, how: str
+) -> None:
     """Late rows by ``(tx, seq)``, main rows by the primary key; nowhere a scan of the table or a bitmap."""
     store = log_store(pg_database)
     with psycopg.connect(store.url, autocommit=True) as connection:
@@ -59,7 +76,7 @@ def test_a_page_goes_by_its_indexes(pg_database: str, grown: str, how: str) -> N
         ).fetchone() or ("", 0)
         xmax = int(now.split(":")[1])
         since = Cursor(f"{xmax - 3}:{xmax}:{xmax - 3},{xmax - 2}", max(1000, newest // 2))
-        plan = explain(connection, page_statement(since, now), how)
+        plan = explain(connection, page(since, now), how)
     on_outbox = [line.strip() for line in plan.splitlines() if " on relevo_outbox_p" in line]
     assert len(on_outbox) == 3, plan
     assert [line.count("tx_seq_idx") for line in on_outbox] == [1, 1, 0], plan

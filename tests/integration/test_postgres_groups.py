@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from relevo.brokers import broker_for
+from relevo.brokers.postgres.subscription import PostgresSubscription
 from relevo.clients import database_for
 from relevo.consumer import Consumer, Event
 from relevo.errors import ConfigError, RefusedError
@@ -133,7 +134,7 @@ async def test_a_topic_that_is_read_later_begins_where_the_group_stands(store: G
 async def test_while_versions_run_side_by_side_no_topic_is_passed_by(
     store: GroupStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """FAILURES row 39: a new version reads one more topic. The old one gives its lanes up, with a warning."""
+    """A new version reads one more topic. The old one gives its lanes up, with a warning."""
     caplog.set_level(logging.WARNING)
     async with member(store) as old:
         assert len(await old.lag()) == 64
@@ -169,7 +170,7 @@ async def test_the_outbox_must_be_a_log(pg_database: str) -> None:
 
 
 async def test_tables_that_are_not_there(pg_database: str) -> None:
-    """FAILURES row 51: check and subscribe say so, and a publisher parks nothing: it is an outage."""
+    """Check and subscribe say so, and a publisher parks nothing: it is an outage."""
     broker = broker_for(pg_database)
     for asked in (broker.check(), broker.subscribe(GROUP, [TOPIC])):
         with pytest.raises(ConfigError, match="relevo migrate"):
@@ -259,3 +260,43 @@ async def test_what_the_table_does_not_take_is_rejected_and_its_neighbours_are_n
     await publisher.aclose()
     stored = [row[0] for row in store.query("select event_id from relevo_outbox order by seq")]
     assert stored == [sent[0].event_id, sent[3].event_id] and uuid7() not in stored
+
+
+async def test_after_a_failover_everything_in_memory_is_forgotten(
+    store: GroupStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was read on another timeline may never have been. Nothing read there is stored; the group
+    goes on from what the server has, at once, with new epochs."""
+    monkeypatch.setattr("relevo.brokers.postgres.subscription.COMMIT_EVERY_S", 60.0)  # nothing by itself
+    store.fill(10)
+    async with member(store) as one:
+        assert isinstance(one, PostgresSubscription)
+        found = await take(one, 10, settle=False)
+        one._pages.timeline = one._saving.timeline = 99
+        await one.settle(found[:5])
+        await one.flush()
+        assert store.behind() == 10, "another timeline's history is not stored"
+        again = await take(one, 10)
+        assert {each.position for each in again} == {each.position for each in found}
+        assert not any(one.owns(each) for each in found)
+        assert store.behind() == 0
+        caplog.clear()
+        one._pages.timeline = 99
+        assert await one.take(10, 0.2) == [] and "failed over" in caplog.text
+        assert len(await one.lag()) == 64
+
+
+async def test_a_member_that_is_away_for_longer_than_its_group_joins_anew(store: GroupStore) -> None:
+    """Frozen beyond its lease, and the group was dropped meanwhile: there is a new one, and nothing of the old."""
+    store.fill(3)
+    async with member(store) as one:
+        found = await take(one, 3)
+        store.do("delete from relevo_group")
+        store.fill(2, start=3)
+
+        async def all_again() -> bool:
+            found.extend(await one.take(10, 0.2))
+            return len(found) >= 8
+
+        await eventually(all_again, what="from the start, as a new group")
+        assert sorted(numbers(found)) == [0, 0, 1, 1, 2, 2, 3, 4]

@@ -28,7 +28,7 @@ log = logging.getLogger("relevo.brokers.postgres")
 COMMIT_EVERY_S: Final = 0.25
 MOVING_S: Final = 0.2
 """Between two looks at the group while lanes are on the move."""
-LAG_MAX: Final = 100_000
+LAG_MAX: Final = 10_000
 """Where counting what is behind stops, about."""
 
 Revoked = Callable[[Sequence[str]], Awaitable[None]]
