@@ -15,7 +15,7 @@ from relevo.consumer import Consumer, ConsumerRunner
 from relevo.ids import uuid7
 from relevo.message import Message
 from relevo.policy import Backoff
-from relevo.settings import ConsumerSettings, RelaySettings, Settings
+from relevo.settings import ConsumerSettings, Settings
 from tests.support.fake_subscription import FakeBroker
 from tests.support.relays import Store
 from tests.support.waiting import eventually
@@ -44,8 +44,7 @@ def order(
 
 def settings_for(store: Store, **consumer: Any) -> Settings:
     options: dict[str, Any] = {"lease_s": 2.0, "stop_timeout_s": 10.0, "threads": 4, "batch": BATCH} | consumer
-    relay = RelaySettings(source=store.read_by)
-    return Settings(database=store.settings, relay=relay, consumer=ConsumerSettings(**options))
+    return Settings(database=store.settings, consumer=ConsumerSettings(**options))
 
 
 @dataclass

@@ -29,8 +29,6 @@ def unsettled_by_cursors(url: str) -> str:
 class LogStore(Store):
     """As ``Store``: a row is settled by its marker, or by its lane's cursor."""
 
-    read_by = "log"
-
     def unsettled(self) -> int:
         return int(self.query(unsettled_by_cursors(self.url))[0][0])
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 from uuid import UUID, uuid4
 
 from relevo.brokers.refusals import BEHIND, Refusals
@@ -94,8 +94,6 @@ class Store:
     """One database with Relevo's tables, and raw access to it for the test."""
 
     url: str
-    read_by: ClassVar[Literal["mark", "log"]] = "mark"
-    """The source the tables were made for."""
 
     @property
     def settings(self) -> DatabaseSettings:

@@ -23,7 +23,7 @@ from relevo.storage.identity import tables_of
 
 class PostgresBroker:
     """The ``Broker`` port on Relevo's own tables: ``postgresql://user@host/database``. They must be there (``relevo
-    migrate``), and be read as a log (``relay.source = "log"``)."""
+    migrate``), and be read as a log, as new ones are."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._url = url
