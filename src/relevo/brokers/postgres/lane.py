@@ -21,6 +21,7 @@ class Lane:
         "_done",
         "_open",
         "_parts",
+        "_settled",
         "cursor",
         "epoch",
         "lane",
@@ -43,7 +44,8 @@ class Lane:
         self.returned: list[Delivery] = []
         self._parts: deque[Part] = deque()
         self._open: dict[int, int] = {}  # delivered and not settled: seq → place in the order of delivery
-        self._done: set[int] = set()
+        self._done: set[int] = set()  # beyond what is contiguous
+        self._settled = 0  # of the first part, without a gap
         self._count = 0
 
     def read(self, part: Part, seqs: Sequence[int]) -> None:
@@ -65,18 +67,18 @@ class Lane:
         if self._open.pop(seq, None) is None:
             return
         self._done.add(seq)
-        done = self._done
         while self._parts:
-            part = self._parts[0]
-            count = next((at for at, each in enumerate(part.seqs) if each not in done), len(part.seqs))
-            if not count and part.seqs:
+            part, count = self._parts[0], self._settled
+            while count < len(part.seqs) and part.seqs[count] in self._done:
+                self._done.discard(part.seqs[count])
+                count += 1
+            if count == self._settled and part.seqs:
                 return
-            self.cursor = part.at(count)
-            self.worked = True
+            self.cursor, self.worked, self._settled = part.at(count), True, count
             if count < len(part.seqs):
                 return
-            done.difference_update(part.seqs)
             self._parts.popleft()
+            self._settled = 0
 
     def hand_back(self, delivery: Delivery) -> None:
         """It comes again, in its place."""
