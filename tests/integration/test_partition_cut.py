@@ -39,9 +39,9 @@ def test_the_tail_is_cut_without_a_scan_and_without_losing_a_row(pg_database: st
         assert placed == [("relevo_outbox_p0", 1), ("relevo_outbox_p0", 2), ("relevo_outbox_p1", 1000)]
         indexes = admin.execute(
             "select inhparent::regclass::text, count(*) from pg_inherits where inhparent in "
-            "('relevo_outbox_pkey'::regclass, 'relevo_outbox_unsettled'::regclass) group by 1 order by 1"
+            "('relevo_outbox_pkey'::regclass, 'relevo_outbox_tx'::regclass) group by 1 order by 1"
         ).fetchall()
-        assert indexes == [("relevo_outbox_pkey", 2), ("relevo_outbox_unsettled", 2)]
+        assert indexes == [("relevo_outbox_pkey", 2), ("relevo_outbox_tx", 2)]
 
 
 def test_a_writer_that_reaches_a_promised_bound_fails_loudly(pg_database: str) -> None:
