@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from relevo.catalog import Catalog, pyformat
-from relevo.clients.postgres import _adapted
-from relevo.script import Statement
+from relevo.clients.postgres import PostgresDatabase, _adapted
+from relevo.script import Rows, Script, Statement
 from relevo.storage import grouping, windowing
 from relevo.storage.cursors import Cursor
 from relevo.storage.readers import Reader
@@ -131,3 +131,22 @@ def test_a_page_of_several_partitions_goes_by_their_indexes(pg_database: str) ->
     assert {re.search(r"p\d", line.split(" on ")[1]).group() for line in scans} == {"p0", "p1", "p2"}, plan  # type: ignore[union-attr]
     assert all("Index Scan using" in line for line in scans) and "Seq Scan" not in plan, plan
     assert [line for line in scans if "pkey" in line and "p0" in line] == [], plan
+
+
+async def test_a_page_is_planned_once(pg_database: str) -> None:
+    """Left to itself the server plans it anew each time, for its arrays: 1.3 ms of the 2.5 that a small page took."""
+    store = log_store(pg_database)
+    database = PostgresDatabase(store.settings, connections_max=1)
+
+    def often() -> Script[Rows]:
+        for _ in range(30):
+            yield page_statement(Cursor(), "1:1:")
+        return (yield Statement("test.plans"))
+
+    name = "select generic_plans, custom_plans from pg_prepared_statements where statement like '%%octet_length%%'"
+    database._texts["test.plans"] = name
+    try:
+        ((generic, custom),) = await database.run(often(), read_only=True, by_index=True)
+    finally:
+        await database.aclose()
+    assert custom == 0 and generic >= 20

@@ -27,7 +27,7 @@ _IDLE_TIMEOUT_S = 5
 """After which the server ends a transaction that stands still, unless ``run`` is told another time: a process that is
 frozen (or stopped with Ctrl+Z) must not keep its locks, whatever it was doing. Below the default leases."""
 _SESSION_OPTIONS = f"-c timezone=UTC -c idle_in_transaction_session_timeout={_IDLE_TIMEOUT_S}s"
-_BY_INDEX = "-c enable_seqscan=off -c enable_bitmapscan=off"
+_BY_INDEX = "-c enable_seqscan=off -c enable_bitmapscan=off -c plan_cache_mode=force_generic_plan"
 _CONNECT_TIMEOUT_S = 5
 
 
