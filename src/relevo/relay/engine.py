@@ -110,6 +110,9 @@ class RelayEngine:
             await self.destinations.aclose()
 
     async def _step(self, stop: asyncio.Event) -> None:
+        if self._again_s:
+            delay_s, self._again_s = self._again_s, 0.0
+            await self._pause(delay_s, stop)
         if self._assigned != self.ownership.version:
             await self._reassign()
         if self._pauses_due is not None:
@@ -139,9 +142,6 @@ class RelayEngine:
             since_s = self.clock.seconds() - looked_at
             await self._rest(self.settings.poll_min_s - since_s, stop, least_s=COMPANY_S - since_s)
         await self.destinations.tell(self.database, self.ownership.relay_id)
-        if self._again_s:
-            delay_s, self._again_s = self._again_s, 0.0
-            await self._pause(delay_s, stop)
 
     async def _take(self) -> Taken:
         return await self.source.take(
