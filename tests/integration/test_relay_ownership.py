@@ -11,9 +11,10 @@ import pytest
 
 from relevo.clients import database_for
 from relevo.ports.source import Disposition
-from relevo.relay.ownership import Ownership, fair_share
+from relevo.relay.ownership import Ownership
 from relevo.sources.mark.source import MarkSource
 from relevo.storage import laning
+from relevo.storage.sharing import fair_share
 from tests.support.relays import FakePublisher, Store, running_relay
 from tests.support.waiting import eventually
 

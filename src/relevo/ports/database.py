@@ -40,8 +40,9 @@ class Database(Protocol):
         ``idle_timeout_s``: when the server ends the session if this process freezes inside (PostgreSQL); 5 s if not
         given. ``statement_timeout_s``: when it ends a statement (PostgreSQL: the driver's error, SQLSTATE 57014); 0:
         never; not given: as the server is set. ``lock_timeout_s``: when it gives up waiting for a lock (SQLSTATE
-        55P03), likewise. ``by_index``: on a session whose plans walk indexes, whatever the statistics say (PostgreSQL):
-        a statement that is prepared while its table is empty keeps its plan until autoanalyze comes by."""
+        55P03), likewise. ``by_index``: on a session whose plans walk indexes, whatever the statistics say, and are made
+        once (PostgreSQL): a statement that is prepared while its table is empty would keep its plan until autoanalyze
+        comes by, and one with arrays would be planned anew each time."""
 
     async def aclose(self) -> None: ...
 

@@ -19,8 +19,6 @@ from relevo.storage import laning
 from relevo.storage.moving import Stands
 from relevo.storage.sharing import fair_share
 
-__all__ = ["Ownership", "fair_share"]
-
 log = logging.getLogger("relevo.relay")
 T = TypeVar("T")
 

@@ -76,11 +76,6 @@ def create_topics(topics: Sequence[str]) -> Script[list[str]]:
     return [topic for topic in topics if topic in made]
 
 
-def exists(group: str) -> Script[bool]:
-    rows = yield Statement("groups.exists", {"name": group})
-    return bool(rows[0][0])
-
-
 def create(group: str, topics: Sequence[str], begin: Cursor | None) -> Script[None]:
     """Make the group, unless it is there. ``begin``: where all lanes stand; ``None``: before everything."""
     snapshot, high_water = (begin.snapshot, begin.high_water) if begin else (NOTHING_SEEN, 0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from relevo.brokers.moved import refuse_moved
+from relevo.brokers.given import options_as
 from relevo.errors import ConfigError
 from relevo.message import MESSAGE_BYTES_MAX
 
@@ -31,17 +30,7 @@ class EmbeddedOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
 
 def parse(options: Mapping[str, Any]) -> EmbeddedOptions:
     """The options; raises ``ConfigError`` naming the nearest known one, or what is wrong with a value."""
-    refuse_moved(options)
-    known = EmbeddedOptions.__struct_fields__
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
-            raise ConfigError(f"broker.options: the embedded broker has no option {name!r}{hint}")
-    try:
-        parsed = msgspec.convert(dict(options), EmbeddedOptions, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"broker.options: {error}") from None
+    parsed = options_as(EmbeddedOptions, options, "the embedded broker")
     if not 1 <= parsed.partitions <= 1024:
         raise ConfigError("broker.options: partitions must be between 1 and 1024")
     if parsed.lease_s <= 0 or parsed.retention_s < 0 or parsed.message_bytes_max < 1 or parsed.busy_timeout_s <= 0:

@@ -15,6 +15,7 @@ from relevo.brokers.embedded.file import BrokerFile, writing
 from relevo.brokers.embedded.options import EmbeddedOptions
 from relevo.brokers.murmur2 import partition_of
 from relevo.brokers.refusals import BEHIND, Refusals
+from relevo.brokers.rejections import too_large, unknown_topic
 from relevo.errors import MisuseError, RelevoError
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable
 from relevo.outgoing import Sendable
@@ -70,7 +71,7 @@ class EmbeddedPublisher:
             shards = await self._file.run(look)
         except RelevoError as error:
             return Unavailable(str(error))
-        return Accepted() if shards or self._options.auto_create else _unknown_topic(topic)
+        return Accepted() if shards or self._options.auto_create else unknown_topic(topic)
 
     async def aclose(self) -> None:
         if self._closed:
@@ -142,15 +143,5 @@ class EmbeddedPublisher:
 
     def _refused(self, message: Sendable, shards: Sequence[int]) -> Rejected | None:
         if not shards:
-            return _unknown_topic(message.topic)
-        limit = self._options.message_bytes_max
-        size = message.size_bytes()
-        if size > limit:
-            return Rejected("message_too_large", f"the message has {size:,} bytes, and {limit:,} are allowed")
-        return None
-
-
-def _unknown_topic(topic: str) -> Rejected:
-    return Rejected(
-        "unknown_topic", f"the topic {topic!r} does not exist, and broker.options.auto_create is off: create it first"
-    )
+            return unknown_topic(message.topic)
+        return too_large(message, self._options.message_bytes_max)

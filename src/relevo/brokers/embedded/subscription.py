@@ -14,6 +14,7 @@ from relevo.brokers.embedded import groups, topics
 from relevo.brokers.embedded.file import BrokerFile, writing
 from relevo.brokers.embedded.options import EmbeddedOptions
 from relevo.brokers.embedded.shard import Shard
+from relevo.brokers.rejections import unknown_topic
 from relevo.errors import ConfigError, MisuseError, RelevoError
 from relevo.ports.broker import Delivery
 
@@ -73,10 +74,7 @@ class EmbeddedSubscription:
             if self._missing:
                 await self._look()
             if self._missing:
-                raise ConfigError(
-                    f"the topic {self._missing[0]!r} does not exist, and broker.options.auto_create is off: "
-                    "create it first"
-                )
+                raise ConfigError(unknown_topic(self._missing[0]).reason)
             if not self._paused and (deliveries := await self._fetch(max_messages)):
                 return deliveries
             left_s = deadline - self._loop.time()

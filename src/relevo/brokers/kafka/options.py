@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from relevo.brokers.moved import refuse_moved
+from relevo.brokers.given import refuse_moved
 from relevo.errors import ConfigError
 from relevo.settings import redact
 

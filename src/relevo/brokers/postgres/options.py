@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from relevo.brokers.moved import refuse_moved
+from relevo.brokers.given import options_as
 from relevo.catalog import DEFAULT_PREFIX, check_identifier
 from relevo.errors import ConfigError
 from relevo.message import MESSAGE_BYTES_MAX
@@ -36,17 +35,7 @@ class PostgresOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
 
 def parse(options: Mapping[str, Any]) -> PostgresOptions:
     """The options; raises ``ConfigError`` naming the nearest known one, or what is wrong with a value."""
-    refuse_moved(options)
-    known = PostgresOptions.__struct_fields__
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
-            raise ConfigError(f"broker.options: the broker postgresql has no option {name!r}{hint}")
-    try:
-        parsed = msgspec.convert(dict(options), PostgresOptions, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"broker.options: {error}") from None
+    parsed = options_as(PostgresOptions, options, "the broker postgresql")
     check_identifier("broker.options: prefix", parsed.prefix)
     if parsed.schema is not None:
         check_identifier("broker.options: schema", parsed.schema)

@@ -10,6 +10,7 @@ from relevo.brokers.postgres.link import Link
 from relevo.brokers.postgres.options import PostgresOptions
 from relevo.brokers.postgres.rows import row
 from relevo.brokers.refusals import BEHIND, Refusals
+from relevo.brokers.rejections import too_large, unknown_topic
 from relevo.clients.sqlstate import sqlstates
 from relevo.errors import ConfigError, MisuseError, UnreachableError
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable, Unconfirmed
@@ -63,7 +64,7 @@ class PostgresPublisher:
             return Unavailable(str(error) or "the database does not answer")
         except ConfigError as error:
             return Rejected("no_tables", str(error))
-        return _unknown_topic(topic) if unknown else Accepted()
+        return unknown_topic(topic) if unknown else Accepted()
 
     async def aclose(self) -> None:
         if self._closed:
@@ -160,11 +161,8 @@ class PostgresPublisher:
         if message.key is not None and self._refusals.closed(call, (message.topic, message.key)):
             return BEHIND
         if message.topic in unknown:
-            return _unknown_topic(message.topic)
-        size, limit = message.size_bytes(), self._options.message_bytes_max
-        if size > limit:
-            return Rejected("message_too_large", f"the message has {size:,} bytes, and {limit:,} are allowed")
-        return None
+            return unknown_topic(message.topic)
+        return too_large(message, self._options.message_bytes_max)
 
     def _close(self, call: int, message: Sendable) -> None:
         if message.key is not None:
@@ -173,9 +171,3 @@ class PostgresPublisher:
 
 def _unstorable(error: BaseException) -> bool:
     return any(state.startswith(_UNSTORABLE) for state in sqlstates(error))
-
-
-def _unknown_topic(topic: str) -> Rejected:
-    return Rejected(
-        "unknown_topic", f"the topic {topic!r} does not exist, and broker.options.auto_create is off: create it first"
-    )

@@ -16,6 +16,7 @@ from relevo.brokers.postgres.link import Link
 from relevo.brokers.postgres.options import PostgresOptions
 from relevo.brokers.postgres.pages import Pages
 from relevo.brokers.postgres.saving import Saving
+from relevo.brokers.rejections import unknown_topic
 from relevo.errors import ConfigError, MisuseError, RelevoError
 from relevo.ports.broker import Delivery
 from relevo.signals import subscribe
@@ -74,10 +75,7 @@ class PostgresSubscription:
             if self._missing:
                 self._missing = await self._link.read(grouping.unknown(self._missing))
             if self._missing:
-                raise ConfigError(
-                    f"the topic {self._missing[0]!r} does not exist, and broker.options.auto_create is off: "
-                    "create it first"
-                )
+                raise ConfigError(unknown_topic(self._missing[0]).reason)
             if not self._paused and (deliveries := self._again(max_messages) or await self._read(max_messages)):
                 return deliveries
             left_s = deadline - self._loop.time()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from relevo.brokers.moved import refuse_moved
+from relevo.brokers.given import options_as
 from relevo.brokers.rabbitmq import MESSAGE_BYTES_MAX
 from relevo.errors import ConfigError
 from relevo.settings import redact
@@ -43,17 +42,7 @@ class RabbitOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 def parse(url: str, options: Mapping[str, Any]) -> RabbitOptions:
     """The options; raises ``ConfigError`` naming the nearest known one, or what is wrong with a value or the URL."""
     check_url(url)
-    refuse_moved(options)
-    known = RabbitOptions.__struct_fields__
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
-            raise ConfigError(f"broker.options: RabbitMQ has no option {name!r}{hint}")
-    try:
-        parsed = msgspec.convert(dict(options), RabbitOptions, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"broker.options: {error}") from None
+    parsed = options_as(RabbitOptions, options, "RabbitMQ")
     if not 1 <= parsed.queues <= SLOTS:
         raise ConfigError(f"broker.options: queues must be between 1 and {SLOTS}")
     if not 1 <= parsed.prefetch <= 65_535:

@@ -12,6 +12,7 @@ from relevo.brokers.rabbitmq.framing import to_properties
 from relevo.brokers.rabbitmq.link import Link
 from relevo.brokers.rabbitmq.options import SLOTS, RabbitOptions
 from relevo.brokers.rabbitmq.outcomes import OF_ONE, classify
+from relevo.brokers.rejections import too_large
 from relevo.errors import ConfigError, MisuseError, UnreachableError
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable
 from relevo.outgoing import Sendable
@@ -189,10 +190,8 @@ class RabbitPublisher:
     def _refused(self, message: Sendable, topic: PublishOutcome) -> PublishOutcome | None:
         if not isinstance(topic, Accepted):
             return topic
-        limit = self._options.message_bytes_max
-        size = message.size_bytes()
-        if size > limit:
-            return Rejected("message_too_large", f"the message has {size:,} bytes, and {limit:,} are allowed")
+        if (rejected := too_large(message, self._options.message_bytes_max)) is not None:
+            return rejected
         for name in message.headers:
             if len(name.encode()) > SHORT_TEXT_MAX:  # written by hand; an append through Relevo refuses it
                 return Rejected(

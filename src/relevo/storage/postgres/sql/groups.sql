@@ -7,9 +7,6 @@ select topic from {topic} where topic = any(cast(:topics as text[]));
 -- name: groups.create_topics
 insert into {topic} (topic) select unnest(cast(:topics as text[])) on conflict do nothing returning topic;
 
--- name: groups.exists
-select exists (select from {group} where group_name = :name);
-
 -- name: groups.create
 -- All lanes begin at one place: before everything, or where the caller's own snapshot stood.
 with made as (
@@ -82,8 +79,7 @@ delete from {group_member} where group_name = :name and member = :member;
 -- name: groups.save
 -- Moves cursors of lanes that are still ours, under their locks; nothing after a failover, whose history may be another.
 with here as materialized (
-  select case when pg_is_in_recovery() then -1
-              else ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer end as timeline
+  select {part:log.timeline} as timeline
 ), {part:groups.mine}, saved as (
   update {group_lane} l
   set snapshot = (cast(:snapshots as text[]))[o.place], high_water = (cast(:high_waters as bigint[]))[o.place],
@@ -118,19 +114,24 @@ slowest as materialized (
    where tx >= (select cast(xid::text as xid8) from slowest) and seq + 0 <= (select seq from slowest) limit :cap)
 )
 
+-- part: groups.waiting
+-- Of `ahead`, what its lane's cursor in `at` has not passed.
+from ahead o join at on at.lane = o.bucket % (select lanes from {meta})
+where o.topic = any(cast(:topics as text[]))
+  and not (o.seq <= at.high_water and pg_visible_in_snapshot(o.tx, cast(at.snapshot as pg_snapshot)))
+  and not (at.window_snapshot is not null and o.seq <= at.window_position
+           and pg_visible_in_snapshot(o.tx, cast(at.window_snapshot as pg_snapshot)))
+
 -- name: groups.lag
 -- By lane, what the given cursors have not passed of the given topics.
 with at as materialized (
   select o.lane, (cast(:snapshots as text[]))[o.place] as snapshot, (cast(:high_waters as bigint[]))[o.place] as high_water,
-         nullif((cast(:windows as text[]))[o.place], '') as window_snapshot, (cast(:positions as bigint[]))[o.place] as position
+         nullif((cast(:windows as text[]))[o.place], '') as window_snapshot,
+         (cast(:positions as bigint[]))[o.place] as window_position
   from unnest(cast(:lanes as smallint[]), cast(:places as integer[])) as o (lane, place)
 ), {part:groups.ahead}
 select at.lane, count(*)
-from ahead o join at on at.lane = o.bucket % (select lanes from {meta})
-where o.topic = any(cast(:topics as text[]))
-  and not (o.seq <= at.high_water and pg_visible_in_snapshot(o.tx, cast(at.snapshot as pg_snapshot)))
-  and not (at.window_snapshot is not null and o.seq <= at.position
-           and pg_visible_in_snapshot(o.tx, cast(at.window_snapshot as pg_snapshot)))
+{part:groups.waiting}
 group by at.lane;
 
 -- name: groups.append_nothing
@@ -176,11 +177,7 @@ with at as materialized (
   select lane, snapshot, high_water, window_snapshot, window_position from {group_lane} where group_name = :name
 ), {part:groups.ahead}
 select count(*), cast(extract(epoch from clock_timestamp() - min(o.created_at)) as double precision)
-from ahead o join at on at.lane = o.bucket % (select lanes from {meta})
-where o.topic = any(cast(:topics as text[]))
-  and not (o.seq <= at.high_water and pg_visible_in_snapshot(o.tx, cast(at.snapshot as pg_snapshot)))
-  and not (at.window_snapshot is not null and o.seq <= at.window_position
-           and pg_visible_in_snapshot(o.tx, cast(at.window_snapshot as pg_snapshot)));
+{part:groups.waiting};
 
 -- name: groups.drop
 -- Unless one of its members lives.

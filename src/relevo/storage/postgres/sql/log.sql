@@ -9,13 +9,16 @@ from {cursor} where lane = any(cast(:lanes as smallint[]));
 -- name: log.begin_lanes
 insert into {cursor} (lane) select unnest(cast(:lanes as smallint[])) on conflict do nothing;
 
+-- part: log.timeline
+case when pg_is_in_recovery() then -1
+     else ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer end
+
 -- name: log.window
 -- A statement of its own, outside of any transaction: a snapshot taken in one that has an xid can call that xid visible.
 -- On a standby the list of running transactions is empty, so its snapshots lose events; after a failover numbers begin
 -- again that were seen before. (pg_control_checkpoint() is stale after a promotion.)
 select pg_current_snapshot()::text, coalesce((select max(seq) from {outbox}), 0),
-       case when pg_is_in_recovery() then -1
-            else ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer end;
+       {part:log.timeline};
 
 -- part: log.found
 -- One reader's page: late rows, then main rows, in seq order, bounded by count and bytes, at least one. `owned` says of each
@@ -72,15 +75,13 @@ with owned as materialized (
 
 -- name: log.here
 -- Asked inside the settle: a failover between read and settle makes what was read somebody else's history.
-select case when pg_is_in_recovery() then -1
-            else ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer end;
+select {part:log.timeline};
 
 -- name: log.save
 -- The whole settlement of a clean page: one statement, one transaction. The lanes are locked against a takeover, and their
 -- epochs checked, as every settle does; a cursor that is not the one we left stays as it is.
 with here as materialized (
-  select case when pg_is_in_recovery() then -1
-              else ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer end as timeline
+  select {part:log.timeline} as timeline
 ), mine as materialized (
   select l.lane from {lane} l
   join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch)
