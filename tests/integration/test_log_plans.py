@@ -150,3 +150,39 @@ async def test_a_page_is_planned_once(pg_database: str) -> None:
     finally:
         await database.aclose()
     assert custom == 0 and generic >= 20
+
+
+@pytest.mark.parametrize("by_index", [True, False])
+async def test_no_statement_of_ours_starts_workers_or_is_compiled(pg_database: str, by_index: bool) -> None:
+    """A page's generic plan looks dear on a large table: the server started parallel workers for each, and a page took
+    40 ms instead of 9. Here parallel plans and compilation look free, to this database's other sessions."""
+    store = log_store(pg_database)
+    free = {
+        **dict.fromkeys(("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"), 0),
+        **dict.fromkeys(("min_parallel_index_scan_size", "jit_above_cost"), 0),
+        "max_parallel_workers_per_gather": 2,
+        "jit": "on",
+    }
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        for name, value in free.items():
+            connection.execute(f"alter database {connection.info.dbname} set {name} = {value}".encode())
+        connection.execute(
+            "insert into relevo_outbox (event_id, bucket, topic, type) "
+            "select gen_random_uuid(), n % 1024, 't', 'a.b' from generate_series(1, 30000) n"
+        )
+        connection.execute("analyze relevo_outbox")
+    text = "explain select count(*) from relevo_outbox where topic = any(cast(%(topics)s as text[]))"
+
+    def ask() -> Script[Rows]:
+        return (yield Statement("test.count", {"topics": ["t"]}))
+
+    database = PostgresDatabase(store.settings, connections_max=1)
+    database._texts["test.count"] = text
+    with psycopg.connect(store.url) as connection:
+        others = "\n".join(row[0] for row in connection.execute(text, {"topics": ["t"]}))
+    try:
+        ours = "\n".join(row[0] for row in await database.run(ask(), read_only=True, by_index=by_index))
+    finally:
+        await database.aclose()
+    assert "Gather" in others, others
+    assert "Gather" not in ours and "JIT" not in ours, ours
