@@ -61,6 +61,8 @@ class Watch:
             }
         )
         self._consumer.assign([TopicPartition(topic, part, 0) for topic in topics for part in range(PARTITIONS)])
+        self.trouble = "none"
+        """What the client said last that was not a message."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -73,8 +75,8 @@ class Watch:
             moment = time.monotonic()
             error = message.error()
             if error is not None:
-                if error.code() != KafkaError._PARTITION_EOF:
-                    raise SystemExit(f"the consumer failed: {error}")
+                if error.code() != KafkaError._PARTITION_EOF:  # a topic that has just been made may be unknown for long
+                    self.trouble = str(error)
                 continue
             number = arrivals.number(message.value())
             self.seen.setdefault(number, moment)
@@ -127,7 +129,8 @@ def run(bench: Bench, relay: Contestant, rates: list[int], seconds: float, idle_
 
                 _until(lambda: 0 in watch.seen, alive)
                 if 0 not in watch.seen:
-                    raise SystemExit(f"nothing arrived within {PATIENCE_S:g} s:\n{log.read_text()[-2000:]}")
+                    told = f"the consumer's last trouble: {watch.trouble}\n{log.read_text()[-2000:]}"
+                    raise SystemExit(f"nothing arrived within {PATIENCE_S:g} s; {told}")
                 result.start_s = watch.seen[0] - begun
                 time.sleep(2)  # what a start leaves behind
                 result.idle_percent = _percent(relay_cpu, lambda: time.sleep(idle_s))

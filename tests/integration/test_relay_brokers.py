@@ -34,6 +34,21 @@ async def test_a_topic_that_does_not_exist(stack: Stack) -> None:
     assert outcomes(stack.store) == {(stack.topic, "published"): 10, (f"{stack.topic}.gone", "held"): 6}
 
 
+@pytest.mark.parametrize("name", [KAFKA])
+async def test_a_topic_that_was_just_created(name: str, tmp_path: Any, request: pytest.FixtureRequest) -> None:
+    """Brokers know of a new topic a moment after it was created, a busy one more than a second: what is published to it
+    meanwhile waits, and is not parked. Here the topic is created while the relay already asks for it."""
+    stack = build(name, tmp_path, request)
+    stack.store.fill(10, keys=2, topic=stack.topic)
+    async with stack.relay() as relay:
+        await eventually(lambda: list(relay.engine.paused()) == [stack.topic], what="paused")
+        await stack.open()
+        await settled(stack.store)
+        assert in_order(await stack.read(10), 10, 2) == 0
+    assert refused(stack.store) == []
+    assert outcomes(stack.store) == {(stack.topic, "published"): 10}
+
+
 @pytest.mark.parametrize("name", [RABBITMQ])
 async def test_a_topic_without_a_queue(name: str, tmp_path: Any, request: pytest.FixtureRequest) -> None:
     """FAILURES row 18: the exchange is there, and nothing is bound to it. The broker confirms such a message; it is not

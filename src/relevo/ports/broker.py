@@ -59,7 +59,8 @@ class Publisher(Protocol):
 
     async def probe(self, topic: str) -> PublishOutcome:
         """Can this destination take messages now? ``Accepted``, ``Unavailable``, or ``Rejected`` (no such topic, not
-        authorised). Sends no message. At most a few seconds."""
+        authorised). Sends no message. At most a few seconds. Where a new topic is not known to all of the broker at
+        once, a missing one is ``Unavailable`` for some seconds, here and in ``publish``, before it is ``Rejected``."""
 
     async def aclose(self) -> None:
         """Wait a bounded time for what is under way, then let go. Idempotent."""

@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 KNOWN_FOR_S: Final = 60.0
 UNKNOWN_FOR_S: Final = 2.0
+MISSING_S: Final = 5.0
+"""A topic reaches every broker a moment after it was created, on a busy one more than a second. So long a missing one
+is *unavailable*: rejected at once, the first events of a new topic would be parked. Then it does not exist."""
 REQUEST_TIMEOUT_S: Final = 3.0
 BATCH_OVERHEAD_BYTES: Final = 61
 """Of a record batch, format 2; the topic's limit counts it in."""
@@ -42,6 +45,7 @@ class Topics:
         self._options = options
         self._admin: Any = None
         self._known: dict[str, tuple[float, Topic]] = {}
+        self._missing_since: dict[str, float] = {}
 
     async def get(self, names: Iterable[str]) -> dict[str, Topic]:
         """What is known of ``names``, asked for where it is not, or too old. When the cluster does not answer, older
@@ -55,19 +59,29 @@ class Topics:
                 old = self._known.get(name)
                 if isinstance(topic.refused, Unavailable) and old is not None and old[1].refused is None:
                     topic = old[1]
-                lasts_s = KNOWN_FOR_S if topic.refused is None else UNKNOWN_FOR_S
-                self._known[name] = (time.monotonic() + lasts_s, topic)
+                self.learn(name, topic)
         return {name: self._known[name][1] for name in wanted}
 
     def learn(self, name: str, topic: Topic) -> None:
-        """Remember what ``ask`` found, as ``get`` would."""
-        self._known[name] = (time.monotonic() + KNOWN_FOR_S, topic)
+        """Remember what ``ask`` found."""
+        lasts_s = KNOWN_FOR_S if topic.refused is None else UNKNOWN_FOR_S
+        self._known[name] = (time.monotonic() + lasts_s, topic)
 
     def forget(self, name: str) -> None:
         self._known.pop(name, None)
 
     async def ask(self, name: str) -> Topic:
-        """What the cluster says about ``name`` now."""
+        """What the cluster says about ``name`` now. *Unavailable* where it has been missing for a moment only."""
+        found = await self._describe(name)
+        if not (isinstance(found.refused, Rejected) and found.refused.code == "unknown_topic"):
+            self._missing_since.pop(name, None)
+            return found
+        since = self._missing_since.setdefault(name, time.monotonic())
+        if time.monotonic() - since >= MISSING_S:
+            return found
+        return Topic(Unavailable(f"the topic {name!r} is not there; a new one may take a moment to be known"))
+
+    async def _describe(self, name: str) -> Topic:
         module = confluent()
         collection = module.TopicCollection([name])
         described = await self._call(

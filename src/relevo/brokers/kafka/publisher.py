@@ -78,7 +78,7 @@ class KafkaPublisher:
 
     async def probe(self, topic: str) -> PublishOutcome:
         found = await self._topics.ask(topic)
-        if found.refused is None:
+        if not isinstance(found.refused, Unavailable):
             self._topics.learn(topic, found)
         return found.refused or Accepted()
 
