@@ -19,7 +19,7 @@ from relevo.settings import Settings
 
 @click.group("source")
 def command() -> None:
-    """How the outbox is read: move it from 'mark' to 'log' or back, while writers and relays work."""
+    """How the outbox is read: move it between 'mark', 'log' and 'wal' while writers and relays work."""
 
 
 @command.command("move")

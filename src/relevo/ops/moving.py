@@ -1,4 +1,4 @@
-"""``relevo source move`` as a function: from ``mark`` to ``log`` or back, while writers and relays work.
+"""``relevo source move`` as a function: between ``mark``, ``log`` and ``wal``, while writers and relays work.
 
 Everything long is done while relays read on; then they are asked to let go of their lanes, the source changes in one
 short transaction, and they start anew with the other one. Every step may be cut off: what was done stays true, relays
@@ -18,7 +18,8 @@ from relevo.clients.texts import text_session
 from relevo.errors import CancelledJobError, LostOwnershipError
 from relevo.ops import moving_indexes as indexes
 from relevo.ops.migrate import catalog_of
-from relevo.ops.moving_plan import MovePlan, other, plan
+from relevo.ops.moving_plan import MovePlan, plan
+from relevo.ops.moving_wal import Entry, Exit, WalSide
 from relevo.ports.database import Database
 from relevo.runtime.classify import is_transient
 from relevo.runtime.clock import boottime_s
@@ -29,6 +30,7 @@ from relevo.storage import auditing, duties, moving
 from relevo.storage.auditing import Act, Job
 from relevo.storage.duties import Duty
 from relevo.storage.moving import Marked
+from relevo.storage.waling import LiveKeysError
 
 T = TypeVar("T")
 
@@ -87,6 +89,9 @@ class _Move:
     _act: Act | None = None
     _renew_at: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.wal = WalSide(self.database, self.settings, self.id, self._keep, self.report, self.lease_s)
+
     @property
     def lease_s(self) -> float:
         """How long relays are kept from their lanes after the last sign of life of this process: as they do it."""
@@ -103,12 +108,18 @@ class _Move:
             if target == "mark":
                 self.report("setting the markers of what was handed over")
                 await self._mark(int(self._job.cursor.get("after", 0)))
-            await self._index(indexes.build, target)
-            if target == "log":
+            if target == "wal":
+                await self.wal.prepare()
+            else:
+                await self._index(indexes.build, target)
+            if origin == "mark":
                 await self._rebase()
             closed_s = await self._hand_over()
             self.report(f"the source is {target!r}: relays go on with it")
-        await self._index(indexes.remove, other(target))
+        if origin == "wal":
+            await self.wal.tidy()
+        else:
+            await self._index(indexes.remove, origin)
         await self._run(lambda: auditing.finish(self._job_().job_id))
         return Moved(origin, target, self.marked, closed_s)
 
@@ -155,18 +166,26 @@ class _Move:
             probe("source.closed")
             since = boottime_s()
             epochs = await self._free()
-            if self.plan.target == "mark":
-                await self._mark(0)
-            await self._keep()
             try:
-                await self.database.run(self._switch(epochs), idle_timeout_s=self.lease_s / 3)
-            except LostOwnershipError as error:
+                found = await self._look()
+                await self._keep()
+                await self.database.run(self._switch(epochs, found), idle_timeout_s=self.lease_s / 3)
+            except (LostOwnershipError, LiveKeysError) as error:
                 self.report(f"{error}: once more")
                 continue
             self.closed = False
             probe("source.switched")
             return boottime_s() - since
         raise LostOwnershipError("relays take lanes all the time: is one of an older version among them?")
+
+    async def _look(self) -> Entry | Exit | None:
+        """No relay owns a lane: the last markers, and where the target begins."""
+        origin, target = self.plan.origin, self.plan.target
+        if origin == "wal":
+            found, self.marked = await self.wal.settle_rest(target, self.marked)
+            return found
+        await self._mark(0 if target == "mark" else None)
+        return await self.wal.look_over(origin) if target == "wal" else None
 
     async def _close(self) -> None:
         if not await self._run(lambda: moving.close(self.plan.origin, self.lease_s)):
@@ -195,10 +214,12 @@ class _Move:
                 said = text
             await asyncio.sleep(LOOK_S)
 
-    def _switch(self, epochs: Mapping[int, int]) -> Script[None]:
+    def _switch(self, epochs: Mapping[int, int], found: Entry | Exit | None) -> Script[None]:
         yield from duties.hold(self._duty())
         yield from self._still_wanted()
-        yield from moving.switch(self.database.dialect, self.plan.origin, self.plan.target, epochs)
+        place, way = found.place if found is not None else None, (self.plan.origin, self.plan.target)
+        yield from moving.switch(self.database.dialect, *way, epochs, place)
+        yield from self.wal.switch(found)
         yield from auditing.record(self._act_(), self.marked, job_id=self._job_().job_id)
         probe("source.switching")
 

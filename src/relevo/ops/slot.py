@@ -65,15 +65,7 @@ def recover(settings: Settings) -> SlotReport:
 
 def drop(settings: Settings) -> bool:
     """Drop slot, position and publication; whether there was a slot. A running reader is ended."""
-
-    async def away(database: Database) -> bool:
-        name = await database.run(slotting.slot_name(), read_only=True)
-        await database.run(slotting.forget(name))
-        gone = await _drop(database, name)
-        await database.run(slotting.drop_publication())
-        return gone
-
-    return _blocking(settings, away)
+    return _blocking(settings, remove)
 
 
 def check(settings: Settings) -> SlotReport:
@@ -105,14 +97,44 @@ def listing(settings: Settings) -> tuple[str, list[Listed]]:
     return _blocking(settings, look)
 
 
+async def make_new(database: Database, settings: Settings) -> tuple[int, tuple[str, int]]:
+    """Publication and slot, whatever was there before, but no position yet. Returns where the slot begins, and system
+    identifier and timeline. Waits for transactions that run now. Raises ``SchemaError`` in plain words."""
+    name = await database.run(slotting.slot_name(), read_only=True)
+    await remove(database)
+    server = await _refuse(database, name)
+    if (problem := room_problem(server)) is not None:
+        raise SchemaError(f"{database.url}: {problem}")
+    system = await _identify(settings)
+    await asyncio.to_thread(_publish, settings)
+    await database.run(slotting.create(name, server.version), read_only=True)
+    slot = await database.run(slotting.find(name), read_only=True)
+    if slot is None or slot.confirmed is None:
+        raise SchemaError(f"{database.url}: the slot {name} is being made or dropped by somebody else. Try again")
+    return slot.confirmed, system
+
+
+async def remove(database: Database) -> bool:
+    """Drop slot, position and publication, whichever is there; whether there was a slot. A running reader is ended."""
+    name = await database.run(slotting.slot_name(), read_only=True)
+    await database.run(slotting.forget(name))
+    gone = await _drop(database, name)
+    await database.run(slotting.drop_publication())
+    return gone
+
+
+def _publish(settings: Settings) -> None:
+    text = (resources.files("relevo.storage") / "postgres" / "migrations" / "source_wal.sql").read_text("utf-8")
+    catalog = Catalog("postgresql", settings.database.schema, settings.database.prefix)
+    with text_session(settings.database) as session, session.transaction():
+        session.execute(catalog.fill(text))
+
+
 async def _create(database: Database, settings: Settings) -> SlotReport:
     name = await database.run(slotting.slot_name(), read_only=True)
     server = await _refuse(database, name)
     if server.inserts is None and await database.run(slotting.find(name), read_only=True) is None:
-        text = (resources.files("relevo.storage") / "postgres" / "migrations" / "source_wal.sql").read_text("utf-8")
-        catalog = Catalog("postgresql", settings.database.schema, settings.database.prefix)
-        with text_session(settings.database) as session, session.transaction():
-            session.execute(catalog.fill(text))
+        _publish(settings)
         server = await database.run(slotting.server(name), read_only=True)
     problem = publication_problem(name, server)
     slot = await database.run(slotting.find(name), read_only=True)

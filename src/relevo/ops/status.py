@@ -27,7 +27,7 @@ from relevo.ops.status_report import (
 from relevo.ports.database import Database
 from relevo.script import Row, Rows, Script, Statement
 from relevo.settings import Settings
-from relevo.storage import effecting, moving, partitioning, pausing, processes, purging, windowing
+from relevo.storage import effecting, moving, partitioning, pausing, processes, purging, slotting, windowing
 from relevo.storage.migrating import code_version
 
 COUNT_CAP = 100_000
@@ -92,7 +92,22 @@ def gather(catalog: Catalog, url: str) -> Script[Status]:
         source_move=(yield from _move()),
         groups=(yield from groups.gather(catalog.dialect)),
     )
+    report.warnings.extend((yield from _forgotten_slot(catalog, source)))
     return _with_warnings(report, live, hidden, meta)
+
+
+def _forgotten_slot(catalog: Catalog, source: str) -> Script[list[str]]:
+    """A slot of ours that nobody reads: a move that was given up, or did not end."""
+    if catalog.dialect != "postgresql" or source == "wal":
+        return []
+    name = yield from slotting.slot_name()
+    slot = yield from slotting.find(name)
+    if slot is None:
+        return []
+    return [
+        f"the replication slot {name} keeps {slot.behind or 0:,} bytes of WAL, though the source is {source!r}: it "
+        "fills the disk. A move that was begun and goes on needs it; else drop it: relevo slot drop"
+    ]
 
 
 def _meta(catalog: Catalog) -> Script[Row]:

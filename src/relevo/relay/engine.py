@@ -169,6 +169,7 @@ class RelayEngine:
         # After the acquisition committed, so that nothing the last owner held is missed (HARD 1).
         self.flight.held = await self.database.run(marking.load_held(lanes, self.ownership.lane_count), read_only=True)
         await self.source.assign(lanes)
+        await self.ownership.rested()
         self._assigned, self.flight.reading = version, lanes
 
     def _pause_destinations(self, verdict: Verdict) -> None:

@@ -88,9 +88,17 @@ class Ownership:
         """Whether the tables are read by another source by now: whoever reads with this one gets no lane any more."""
         return self.stands is not None and self.source is not None and self.stands.source != self.source
 
+    @property
+    def away(self) -> bool:
+        """Whether relays keep away from the lanes: the source is being moved, or it was."""
+        return self.moved or (self.stands is not None and self.stands.moving)
+
+    async def rested(self) -> None:
+        """The source reads what ``reading`` says, and nothing else any more: told after each change."""
+
     def share(self) -> set[int]:
         """The lanes this relay should have, as far as is known: none while the source is moved, or once it was."""
-        if self.moved or (self.stands is not None and self.stands.moving):
+        if self.away:
             return set()
         return fair_share(self.relay_id, self.living, self.lane_count)
 

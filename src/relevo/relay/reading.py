@@ -60,5 +60,5 @@ async def reading(
         slot = await database.run(slotting.slot_name(), read_only=True)
         lease = ReaderLease(database, slot, relay_id, relay.lease_s, clock.seconds)
         source = WalSource(database, lease, lane_count, connector(database, settings.database, lease), wake)
-        return source, SingleReader(*common, lease=lease)
+        return source, SingleReader(*common, source=stored, lease=lease)
     raise ConfigError(f"relay.source = {stored!r} is not known: use 'mark', 'log' or 'wal'")

@@ -23,7 +23,8 @@ class SingleReader(Ownership):
 
     async def tick(self) -> None:
         """Renew the lease or try for it. Standing by costs a look; that this process lives is said less often."""
-        ours = await self._lease.renew()
+        # While the source is moved it is kept until what was read is saved, and not asked for again.
+        ours = (self._lease.epoch is not None or not self.away) and await self._lease.renew()
         now = self.clock.seconds()
         if not ours and not self.lanes and now < self._announce_at:
             return
@@ -39,7 +40,12 @@ class SingleReader(Ownership):
         return self._lease.epoch is not None and super().complete
 
     def share(self) -> set[int]:
-        return set(range(self.lane_count)) if self._lease.epoch is not None else set()
+        return set(range(self.lane_count)) if self._lease.epoch is not None and not self.away else set()
+
+    async def rested(self) -> None:
+        """Let a move have the position, once this process has saved it for the last time."""
+        if self.away and not self.lanes:
+            await self._lease.leave()
 
     def reading(self) -> dict[int, int]:
         """All lanes, those too that are paused (their messages are held), or none."""

@@ -58,7 +58,8 @@ KNOWN = {
     "source.prepared": "a move between sources built an index or set a page of markers",
     "source.closed": "relays were asked to let go of their lanes for a move",
     "source.switching": "the source is changed, not committed",
-    "source.switched": "the source is changed, the old one's index is still there",
+    "source.switched": "the source is changed, the old one's index or slot is still there",
+    "source.tidied": "a move out of `wal` is about to drop the slot",
     "mover.inserted": "scheduled messages are in the outbox, not committed",
     "mover.committed": "scheduled messages were moved and committed",
 }

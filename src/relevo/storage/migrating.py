@@ -167,16 +167,15 @@ def refuse(catalog: Catalog, meta: Row, source: str) -> None:
 
 
 def meant(source: str, stored: str, moved_from: str | None) -> str:
-    """The source that settings mean with ``source``: what is ``stored`` if they leave it open. After a move they may
-    name the one before it until somebody gets round to changing them, so that relays can be restarted at any time."""
-    return stored if source in (AUTO, moved_from) else source
+    """The source that settings mean with ``source``: what is ``stored`` if they leave it open; and once tables were
+    moved, by however many moves, it is theirs that counts, until somebody gets round to changing the settings; so relays
+    can be restarted at any time."""
+    return source if moved_from is None and source != AUTO else stored
 
 
 def _instead(dialect: Dialect, stored: str, wanted: str) -> str:
-    if {stored, wanted} == {"mark", "log"}:
+    if wanted != "wal" or dialect == "postgresql":
         return f"to change the source, run: relevo source move {wanted}"
-    if "wal" in (stored, wanted) and dialect == "postgresql":
-        return "`relevo source move` moves between 'mark' and 'log'; tables cannot be moved to or from 'wal'"
     return f"{wanted!r} is not to be had on this database"
 
 

@@ -1,5 +1,7 @@
 """Scripts of a move between the sources ``mark`` and ``log``: what it is safe to do, and when.
 
+What ``wal`` needs besides is in ``moving_wal``.
+
 Three facts carry it. A page of either source leaves out what has a marker, so ``mark`` → ``log`` needs no more than one
 snapshot and a number below the oldest row without one. What a cursor has passed stays passed, so ``log`` → ``mark``
 sets markers while relays work. And the source changes in a transaction that holds every lane's row, with no lane owned
@@ -106,20 +108,26 @@ def rebase(limit: int) -> Script[int]:
     return len((yield Statement("moving.rebase", {"limit": limit})))
 
 
-def switch(dialect: Dialect, origin: str, target: str, epochs: Mapping[int, int]) -> Script[None]:
+def switch(
+    dialect: Dialect, origin: str, target: str, epochs: Mapping[int, int], place: tuple[str, int] | None = None
+) -> Script[None]:
     """Change the source, in the surrounding transaction. Raises ``LostOwnershipError``, and nothing may be committed,
-    if anybody owned a lane since ``epochs`` were read, or if relays may have their lanes again by now."""
+    if anybody owned a lane since ``epochs`` were read, or if relays may have their lanes again by now.
+
+    ``place``: where cursors begin, a snapshot and a number; without it by the markers, as from ``mark``."""
     rows = yield Statement("moving.lock_lanes")
     if {int(row[0]): int(row[1]) for row in rows} != dict(epochs) or any(row[2] for row in rows):
         raise LostOwnershipError("a relay took lanes while the source was about to change")
-    if target == "log":
+    if target != "mark":
         if dialect == "postgresql":
             yield Statement("meta.write_system")
         if (yield Statement("moving.rebase", {"limit": 1})):
             raise LostOwnershipError("rows of another cluster came in between")
-        place = yield Statement("moving.place")
+        if place is None:
+            rows = yield Statement("moving.place")
+            place = rows[0][0], int(rows[0][1])
         yield Statement("moving.forget_cursors")
-        yield Statement("moving.cursors", {"snapshot": place[0][0], "high_water": int(place[0][1])})
+        yield Statement("moving.cursors", {"snapshot": place[0], "high_water": place[1]})
     if not (yield Statement("moving.switch", {"origin": origin, "target": target})):
         raise LostOwnershipError("the move took longer than relays may be kept from their lanes")
     yield Statement("moving.release")
@@ -133,6 +141,11 @@ def begun() -> Script[Begun | None]:
     job_id, text, done, total, age_s = rows[0]
     way = json.loads(text)
     return Begun(str(job_id), str(way["from"]), str(way["to"]), int(done), total, float(age_s))
+
+
+def same_system() -> Script[bool]:
+    """Whether the tables belong to this cluster, as far as this role may see."""
+    return bool((yield Statement("moving.same_system"))[0][0])
 
 
 def size() -> Script[tuple[int, int]]:

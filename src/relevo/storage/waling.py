@@ -136,6 +136,11 @@ def save(
         raise LostOwnershipError(f"the slot {slot} has another reader by now, or its position was moved by hand")
     if passed is not None:
         yield Statement("wal.passed", {"snapshot": passed.snapshot, "high_water": passed.high_water})
+    yield from put_aside(asides)
+
+
+def put_aside(asides: Sequence[Aside]) -> Script[None]:
+    """The copies of ``asides``, and the markers of their rows. Raises ``LiveKeysError`` as ``save`` does."""
     held = [aside for aside in asides if aside.disposition.action != "skip"]
     if held:
         yield from _hold(held)

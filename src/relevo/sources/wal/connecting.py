@@ -7,11 +7,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from relevo.catalog import Catalog
 from relevo.clients.replication import ReplicationConnection, ReplicationError
 from relevo.errors import LostOwnershipError, SchemaError, UnreachableError
 from relevo.ports.database import Database
+from relevo.script import Script
 from relevo.settings import DatabaseSettings
 from relevo.sources.wal.lease import ReaderLease
 from relevo.sources.wal.slots import publication_problem, server_problem, slot_problem
@@ -47,7 +49,7 @@ def connector(database: Database, settings: DatabaseSettings, lease: ReaderLease
     catalog = Catalog(database.dialect, settings.schema, settings.prefix)
 
     async def connect(epoch: int) -> Connected:
-        connection = await _connection(settings)
+        connection = await connected(settings)
         try:
             return await _start(database, connection, catalog, lease, epoch)
         except BaseException:
@@ -57,7 +59,8 @@ def connector(database: Database, settings: DatabaseSettings, lease: ReaderLease
     return connect
 
 
-async def _connection(settings: DatabaseSettings) -> ReplicationConnection:
+async def connected(settings: DatabaseSettings) -> ReplicationConnection:
+    """A connection for a stream. Raises ``SchemaError`` where the role lacks the right."""
     try:
         return await ReplicationConnection.connect(settings)
     except ReplicationError as error:
@@ -88,16 +91,22 @@ async def _start(
             *(stored.timeline, system[1], stored.position),
         )
         await database.run(waling.adopt_timeline(name, lease.holder, epoch, system[1]))
-    await _start_replication(database, connection, lease, epoch, stored.position)
+    end = partial(slotting.terminate_former, name, lease.holder, epoch)
+    await start_replication(database, connection, name, stored.position, end)
     stream = Stream(connection, stored.position, server.table, emitting.channel(catalog))
     log.info("reading the slot %s from %s", name, stored.position)
     return Connected(stream, connection.fileno, stored.position, connection.close)
 
 
-async def _start_replication(
-    database: Database, connection: ReplicationConnection, lease: ReaderLease, epoch: int, start: Position
+async def start_replication(
+    database: Database,
+    connection: ReplicationConnection,
+    name: str,
+    start: Position,
+    end_former: Callable[[], Script[None]],
 ) -> None:
-    name, deadline = lease.slot, time.monotonic() + IN_USE_S
+    """Stream the slot ``name`` from ``start``. Who still reads it stands still: ``end_former`` ends its connection."""
+    deadline = time.monotonic() + IN_USE_S
     while True:
         try:
             return await connection.start(name, lsn_text(start.lsn), name)
@@ -108,7 +117,7 @@ async def _start_replication(
                 raise UnreachableError(f"the slot {name} cannot be read now: {error} ({error.sqlstate})") from error
         # If the lease is ours, whoever is still connected stands still, or is about to go.
         try:
-            await database.run(slotting.terminate_former(name, lease.holder, epoch))
+            await database.run(end_former())
         except Exception as error:  # noqa: BLE001  not our role's process: wait for it
             log.debug("the former reader's connection could not be ended: %s", error)
         await asyncio.sleep(0.1)

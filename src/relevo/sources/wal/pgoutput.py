@@ -87,12 +87,12 @@ def decode_insert(data: bytes, at: int = 0) -> tuple[int, Row]:
     return oid, row
 
 
-def decode_begin(data: bytes, at: int) -> tuple[int, int]:
-    """(LSN of the commit record, microseconds) of a message at ``at`` that begins with ``B``."""
+def decode_begin(data: bytes, at: int) -> tuple[int, int, int]:
+    """(LSN of the commit record, microseconds, xid) of a message at ``at`` that begins with ``B``."""
     if len(data) != at + 1 + _BEGIN.size:
         raise DecodeError(f"{_name(data[at])} of {len(data) - at} bytes is cut off or too long")
-    lsn, committed_us, _ = _BEGIN.unpack_from(data, at + 1)
-    return lsn, committed_us
+    lsn, committed_us, xid = _BEGIN.unpack_from(data, at + 1)
+    return lsn, committed_us, xid
 
 
 def decode_commit(data: bytes, at: int) -> int:

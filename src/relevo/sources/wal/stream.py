@@ -61,11 +61,20 @@ class Chunk:
 
 class Stream:
     """One started stream. ``table``: (schema, name) of the outbox. ``channel``: prefix of messages without a table.
+    ``xids``: to be told the xid (its lower 32 bits) of each transaction, by the LSN of its commit record.
 
     Raises what the wire raises, and ``DecodeError`` for bytes that are not the protocol's. Not for two tasks at once.
     """
 
-    def __init__(self, wire: Wire, start: Position, table: tuple[str, str], channel: str) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        start: Position,
+        table: tuple[str, str],
+        channel: str,
+        *,
+        xids: dict[int, int] | None = None,
+    ) -> None:
         self._wire = wire
         self._start = start
         self._table = table
@@ -78,6 +87,7 @@ class Stream:
         self._fed = 0
         self._chunk = Chunk()
         self._clock: Callable[[int], bytes] = time_writer()
+        self._xids = xids
         self.reached = start.lsn
         """Everything that committed before this LSN has been read."""
         self.heard_at = time.monotonic()
@@ -162,7 +172,9 @@ class Stream:
                 if message.payload is not None:
                     bytes_max -= len(message.payload)
             elif kind == _BEGIN:
-                self._lsn, self._committed_us = decode_begin(data, _DATA_HEAD)
+                self._lsn, self._committed_us, xid = decode_begin(data, _DATA_HEAD)
+                if self._xids is not None:
+                    self._xids[self._lsn] = xid
                 self._open, self._ordinal = True, 0
             elif kind == _COMMIT:
                 self._open = False

@@ -89,3 +89,7 @@ from {job} where kind = 'source.move' and state = 'running' order by started_at 
 -- Rows of the outbox, as the last analyze estimated, and partitions.
 select coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint, count(*)
 from {outbox_partitions}() p join pg_catalog.pg_class c on c.oid = p.partition;
+
+-- name: moving.same_system
+select case when has_function_privilege('pg_control_system()', 'execute')
+       then coalesce(system_id = (select system_identifier::text from pg_control_system()), true) else true end from {meta};

@@ -150,12 +150,13 @@ set snapshot = excluded.snapshot, high_water = excluded.high_water, window_snaps
 
 -- name: wal.emit
 -- One round trip: the events in the order of the array, and whether anybody reads them. Without a slot they would be lost
--- without a word.
+-- without a word; once the source was moved, the publication publishes nothing.
 select count(pg_logical_emit_message(true, :channel, content)),
        (select count(*) from pg_replication_slots s
         where s.slot_name = '{prefix}' || left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 14)
                             || '_' || left(md5(current_database() || '.' || '{schema}'), 8)
-          and s.plugin = 'pgoutput' and s.wal_status is distinct from 'lost')
+          and s.plugin = 'pgoutput' and s.wal_status is distinct from 'lost'
+          and not exists (select from pg_publication p where p.pubname = s.slot_name and not p.pubinsert))
 from (select content from unnest(cast(:contents as bytea[])) with ordinality as given (content, place) order by place)
      as ordered;
 

@@ -1,0 +1,169 @@
+"""Moving into and out of the source `wal` while relays work: nothing is lost or doubled, order is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from relevo import Outbox
+from relevo.clients import database_for
+from relevo.errors import SchemaError
+from relevo.ids import uuid7
+from relevo.message import Message
+from relevo.ops import moving
+from relevo.ops.moving_plan import plan
+from relevo.ops.status import status
+from relevo.relay.service import Relay
+from tests.integration.test_source_move import KEYS, TOPIC, arrived, in_order, moved, settings_of, writing
+from tests.support.private_postgres import PrivatePostgres
+from tests.support.relays import Store, postgres_store
+from tests.support.waiting import eventually
+from tests.support.wal import wal_database, wal_server  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.xdist_group("wal")
+
+SLOTS = "select count(*) from pg_replication_slots where database = current_database()"
+
+
+@pytest.fixture
+def store(wal_server: PrivatePostgres) -> Iterator[Store]:  # noqa: F811
+    with wal_database(wal_server) as url:
+        yield postgres_store(url)
+
+
+def source(store: Store) -> str:
+    return str(store.query("select source from relevo_meta")[0][0])
+
+
+def held(store: Store) -> int:
+    return int(store.query("select count(*) from relevo_held_message")[0][0])
+
+
+async def test_all_ways_under_load(store: Store, tmp_path: Path) -> None:
+    """HARD 8: a writer writes and two relays relay while the tables go each of the four ways, and back again.
+    Every event arrives once, each key in order; outside of `wal` there is no slot."""
+    settings = settings_of(store, tmp_path)
+    async with Relay(settings), Relay(settings), writing(store) as written:
+        for target in ("wal", "mark", "log", "wal", "log", "mark"):
+            before = len(written)
+            await eventually(lambda before=before: len(written) > before + 50, what="events are written")
+            done = await moved(store, settings, target)
+            assert done is not None and done.target == target and source(store) == target
+            assert store.query(SLOTS) == [(int(target == "wal"),)]
+        before = len(written)
+        await eventually(lambda: len(written) > before + 50, what="events are written")
+    async with Relay(settings):
+        await eventually(lambda: store.unsettled() + held(store) == 0, what="all settled and sent", timeout_s=60)
+    found = await arrived(settings, len(written))
+    assert sorted(payload for _, payload in found) == written, "nothing lost, nothing twice"
+    assert in_order(found)
+
+
+@pytest.mark.parametrize("ways", [("wal", "mark"), ("wal", "log"), ("log", "wal", "log"), ("log", "wal", "mark")])
+async def test_what_waits_waits_on_and_what_is_over_stays_over(
+    store: Store, tmp_path: Path, ways: tuple[str, ...]
+) -> None:
+    """No relay runs, rows are settled and unsettled in turn: those that wait are sent once after all moves, the others
+    never again."""
+    settings = settings_of(store, tmp_path)
+    store.fill(20, KEYS, TOPIC)
+    store.do("update relevo_outbox set settled_at = created_at, outcome = 'published' where seq % 3 = 0 or seq < 5")
+    waiting = store.query("select count(*) from relevo_outbox where settled_at is null")[0][0]
+    for target in ways:
+        await moved(store, settings, target)
+        store.fill(5, KEYS, TOPIC, start=int(store.query("select count(*) from relevo_outbox")[0][0]))
+        waiting += 5
+    async with Relay(settings):
+        found = await arrived(settings, waiting)
+        assert in_order(found)
+    assert await arrived(settings, 0) == [], "and nothing more came"
+
+
+@pytest.mark.parametrize("way", [("mark", "wal"), ("log", "wal"), ("wal", "mark"), ("wal", "log")])
+async def test_a_transaction_that_is_open_across_the_switch(store: Store, tmp_path: Path, way: tuple[str, str]) -> None:
+    """FAILURES row 1: its number is below everything that was settled when the source changed. It commits afterwards,
+    and its row is sent once."""
+    origin, target = way
+    settings = settings_of(store, tmp_path)
+    if origin != "mark":
+        await moved(store, settings, origin)
+    async with Relay(settings):
+        with psycopg.connect(store.url) as late:
+            store.fill(10, KEYS, TOPIC)
+            await arrived(settings, 10)
+            said: list[str] = []
+            database = database_for(store.settings)
+            moving_on = asyncio.create_task(moving.move(database, settings, target, actor="me", report=said.append))
+            await eventually(lambda: any("let go" in text for text in said), what="relays are asked to let go")
+            store.append(late, b"late", 1000)
+            store.fill(10, KEYS, TOPIC, start=10)
+            await eventually(lambda: source(store) == target, what="the source is changed", timeout_s=60)
+            late.commit()
+        await moving_on
+        await database.aclose()
+        store.fill(5, KEYS, TOPIC, start=20)
+        found = await arrived(settings, 16)
+    assert sorted(payload for _, payload in found) == [*range(10, 25), 1000]
+
+
+async def test_events_without_a_table_leave_with_it(store: Store, tmp_path: Path) -> None:
+    """What was emitted and not read is held and sent, in its order; what a transaction emits that was open
+    during the switch becomes a row; afterwards such an append is refused, and nothing is lost without a word."""
+    settings = settings_of(store, tmp_path)
+    await moved(store, settings, "wal")
+    bare = Outbox(table=False)
+
+    def emit(connection: psycopg.Connection, number: int) -> None:
+        message = Message(
+            event_id=uuid7(),
+            type=TOPIC,
+            topic=TOPIC,
+            payload=str(number).encode(),
+            created_at=datetime.now(UTC),
+            key=b"0",
+        )
+        bare.add_message(connection, message)
+
+    with psycopg.connect(store.url) as writer, psycopg.connect(store.url) as late:
+        emit(writer, 0)
+        writer.commit()
+        said: list[str] = []
+        database = database_for(store.settings)
+        moving_on = asyncio.create_task(moving.move(database, settings, "mark", actor="me", report=said.append))
+        await eventually(lambda: any("let go" in text for text in said), what="relays are asked to let go")
+        emit(late, 2)
+        await eventually(lambda: source(store) == "mark", what="the source is changed", timeout_s=60)
+        with pytest.raises(SchemaError, match="nobody reads"):
+            emit(writer, 9)
+        writer.rollback()
+        late.commit()
+        await asyncio.wait_for(moving_on, 60)
+        await database.aclose()
+    async with Relay(settings):
+        assert [payload for _, payload in await arrived(settings, 2)] == [0, 2]
+
+
+async def test_the_plan_says_what_is_missing(store: Store, tmp_path: Path, wal_server: PrivatePostgres) -> None:  # noqa: F811
+    """Before anything is changed: a role that may not replicate, and a slot that is gone."""
+    settings = settings_of(store, tmp_path)
+    database = database_for(store.settings)
+    try:
+        steps = (await plan(database, "wal")).steps
+        assert any("slot" in step for step in steps)
+        await moved(store, settings, "wal")
+        steps = (await plan(database, "mark")).steps
+        assert any("drop the slot" in step for step in steps) and any("without a table" in step for step in steps)
+        store.do(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()"
+        )
+        with pytest.raises(SchemaError, match="relevo slot recover"):
+            await plan(database, "mark")
+        assert source(store) == "wal"
+        assert (await status(database, settings)).source == "wal"
+    finally:
+        await database.aclose()
