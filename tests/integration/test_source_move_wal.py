@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -167,3 +170,40 @@ async def test_the_plan_says_what_is_missing(store: Store, tmp_path: Path, wal_s
         assert (await status(database, settings)).source == "wal"
     finally:
         await database.aclose()
+
+
+PROBES = {
+    ("mark", "wal"): ("source.prepared", "source.closed", "source.switching", "source.switched"),
+    ("wal", "mark"): ("source.prepared", "source.closed", "source.switching", "source.switched", "source.tidied"),
+    ("log", "wal"): ("source.prepared", "source.switching"),
+    ("wal", "log"): ("source.closed", "source.switching", "source.tidied"),
+}
+
+
+@pytest.mark.parametrize("way", list(PROBES), ids=lambda way: "-".join(way))
+async def test_killed_at_each_probe_and_run_again(store: Store, tmp_path: Path, way: tuple[str, str]) -> None:
+    """HARD 8, 24: the move is killed with SIGKILL at one probe after the other, under load, and run again: no event is
+    lost, doubled or out of order. (The exit code proves that it died, the probe where.)"""
+    origin, target = way
+    settings = settings_of(store, tmp_path)
+    config = tmp_path / "relevo.toml"
+    config.write_text(
+        f'[database]\nurl = "{store.url}"\n[broker]\nurl = "{settings.broker.url}"\n[relay]\nlease_s = 3.0\n'
+        "send_timeout_s = 0.5\n"
+    )
+    if origin != "mark":
+        await moved(store, settings, origin)
+    command = [sys.executable, "-m", "relevo", "--config", str(config), "source", "move", target, "--yes"]
+    async with Relay(settings), writing(store) as written:
+        for probe in PROBES[way]:
+            environ = {**os.environ, "RELEVO_PROBE": f"{probe}=kill:1"}
+            died = await asyncio.to_thread(subprocess.run, command, env=environ, timeout=60, capture_output=True)
+            assert died.returncode == -9, f"{probe}: {died.stderr.decode()}"
+            before = len(written)
+            await eventually(lambda before=before: len(written) > before + 20, what="events are written")
+        again = await asyncio.to_thread(subprocess.run, command, timeout=60, capture_output=True)
+        assert again.returncode == 0 and source(store) == target, again.stderr.decode()
+        assert store.query(SLOTS) == [(int(target == "wal"),)]
+    async with Relay(settings):
+        found = await arrived(settings, len(written))
+    assert sorted(payload for _, payload in found) == written and in_order(found)
