@@ -167,9 +167,9 @@ def refuse(catalog: Catalog, meta: Row, source: str) -> None:
 
 
 def meant(source: str, stored: str, moved_from: str | None) -> str:
-    """The source that settings mean with ``source``: what is ``stored`` if they leave it open; and once tables were
-    moved, by however many moves, it is theirs that counts, until somebody gets round to changing the settings; so relays
-    can be restarted at any time."""
+    """The source that settings mean with ``source``: what is ``stored`` if they leave it open. Once tables were
+    moved, by however many moves, it is theirs that counts, until somebody gets round to changing the settings: so
+    relays can be restarted at any time."""
     return source if moved_from is None and source != AUTO else stored
 
 

@@ -55,7 +55,7 @@ async def ready(database: Database, where: DatabaseSettings, wanted: str = AUTO)
     refuse(catalog, meta, used)
     if wanted not in (AUTO, source):
         log.warning(
-            "relay.source is %r in the settings, but these tables were moved from it and are read by %r now, and so "
+            "relay.source is %r in the settings, but these tables were moved and are read by %r now, and so "
             "they will be here. Set relay.source = %r when you next change the settings",
             wanted,
             source,

@@ -41,7 +41,8 @@ async def read_tail(
     """Hand everything behind ``start`` that had committed when this was called to ``take``, with the position after it.
 
     Returns the LSN before which every transaction that committed was read. The slot is told nothing: it can be read
-    again. ``keep`` is called all the time. ``end_former`` ends the connection of who still reads the slot. Raises ``SchemaError`` or ``UnreachableError`` as the start of a relay does.
+    again. ``keep`` is called all the time; ``end_former`` ends the connection of who still reads the slot. Raises
+    ``SchemaError`` or ``UnreachableError`` as the start of a relay does.
     """
     catalog = Catalog(database.dialect, settings.schema, settings.prefix)
     server = await database.run(slotting.server(slot), read_only=True)
