@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,21 @@ from tests.support.ledger.app import connect, execute
 from tests.support.ledger.child import Child
 from tests.support.ledger.run import LedgerRun, Plan
 from tests.support.matrix.wire import read
+from tests.support.private_postgres import PrivatePostgres
 from tests.support.waiting import eventually_sync
+from tests.support.wal import wal_database, wal_server  # noqa: F401 - a fixture
 
 KILLED = ("source.prepared=kill:1", "source.closed=kill:1", "source.switching=kill:1", "source.switched=kill:1")
 
 
 class Mover:
-    """Moves to `log`, back, and so on, in a thread: each move is killed at one point and then run to its end."""
+    """Moves to each of ``targets`` in turn, again and again, in a thread: each move is killed at one point and then run
+    to its end."""
 
-    def __init__(self, run: LedgerRun, folder: Path) -> None:
+    def __init__(self, run: LedgerRun, folder: Path, targets: tuple[str, ...]) -> None:
         self.run = run
         self.folder = folder
+        self.targets = targets
         self.moves: list[str] = []
         self.killed = 0
         self.failure: BaseException | None = None
@@ -48,7 +53,7 @@ class Mover:
     def _move(self) -> None:
         eventually_sync(lambda: self._written() > 100, what="events are written", timeout_s=60)
         while not self._enough.is_set():
-            target = ("log", "mark")[len(self.moves) % 2]
+            target = self.targets[len(self.moves) % len(self.targets)]
             probe = KILLED[len(self.moves) % len(KILLED)]
             code = self._once(target, probe)
             self.killed += code != 0
@@ -72,9 +77,11 @@ class Mover:
             connection.close()
 
 
-def play(plan: Plan, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def play(
+    plan: Plan, folder: Path, capsys: pytest.CaptureFixture[str], targets: tuple[str, ...] = ("log", "mark")
+) -> None:
     with LedgerRun(plan, folder) as run:
-        with Mover(run, folder) as mover:
+        with Mover(run, folder, targets) as mover:
             account = run.play()
         log = (folder / "mover.log").read_text("utf-8", "replace")
         assert mover.failure is None, f"{mover.failure}\n{log}"
@@ -86,8 +93,29 @@ def play(plan: Plan, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
                 f"{repeats} repeats"
             )
         assert account.holds, "\n".join([str(account), log[-3000:], *run.tails()])
-        assert len(mover.moves) >= 2 and mover.killed >= 1
+        assert len(mover.moves) >= len(targets) and mover.killed >= 1
         assert repeats <= sum(run.kills.values()) * 2 * 200, "a kill repeats what was in flight, a move nothing"
+
+
+@pytest.fixture
+def wal_url(wal_server: PrivatePostgres) -> Iterator[str]:  # noqa: F811
+    with wal_database(wal_server) as url:
+        yield url
+
+
+@pytest.mark.xdist_group("wal")
+def test_moves_by_way_of_wal(wal_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """HARD 8, FAILURES rows 1, 2, 3, 14: from mark to log, to wal and back to mark, short form on PostgreSQL and the
+    embedded broker: 2 writers with rollbacks and late commits, 2 relays, 1 consumer, 4 kills, each move killed once."""
+    plan = Plan(
+        *(wal_url, f"embedded:{tmp_path / 'broker.db'}", "lease_s = 2"),
+        writers=2,
+        consumers=1,
+        transactions=1000,
+        kills=4,
+        kill_every_s=4.0,
+    )
+    play(plan, tmp_path, capsys, ("log", "wal", "mark"))
 
 
 @pytest.mark.soak

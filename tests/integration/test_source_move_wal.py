@@ -20,13 +20,16 @@ from relevo.ids import uuid7
 from relevo.message import Message
 from relevo.ops import moving
 from relevo.ops.moving_plan import plan
+from relevo.ops.moving_wal import WalSide
+from relevo.ops.slot import make_new, remove
 from relevo.ops.status import status
+from relevo.relay.ownership import Ownership
 from relevo.relay.service import Relay
 from tests.integration.test_source_move import KEYS, TOPIC, arrived, in_order, moved, settings_of, writing
 from tests.support.private_postgres import PrivatePostgres
 from tests.support.relays import Store, postgres_store
 from tests.support.waiting import eventually
-from tests.support.wal import wal_database, wal_server  # noqa: F401 - a fixture
+from tests.support.wal import WalStore, reading_relay, wal_database, wal_server  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.xdist_group("wal")
 
@@ -112,6 +115,51 @@ async def test_a_transaction_that_is_open_across_the_switch(store: Store, tmp_pa
         store.fill(5, KEYS, TOPIC, start=20)
         found = await arrived(settings, 16)
     assert sorted(payload for _, payload in found) == [*range(10, 25), 1000]
+
+
+async def test_who_gets_the_lease_as_the_move_begins_gives_it_back(
+    wal: WalStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A relay that stands by and has not heard of the move is given the lease by the one that has. It hears of the move
+    when its engine has followed: the lease must not stay with it, for the move waits for it."""
+    wal.do("update relevo_wal_position set holder = gen_random_uuid(), expires_at = now() + interval '1 hour'")
+    heard = Ownership.tick
+    began: list[int] = []
+    async with reading_relay(wal) as relay:
+        lease = relay.ownership.lease
+        assert lease is not None and lease.epoch is None
+
+        async def late(self: Ownership) -> None:
+            if lease.epoch is not None and not began:
+                began.append(lease.epoch)
+                await eventually(lambda: relay.engine._assigned == self.version, what="the engine follows the lease")
+                wal.do("update relevo_meta set moving_until = now() + interval '1 hour'")
+            await heard(self)
+
+        monkeypatch.setattr(Ownership, "tick", late)
+        wal.do("update relevo_wal_position set holder = null")
+        await eventually(lambda: began and lease.epoch is None, what="the lease is given back")
+        assert wal.query("select holder from relevo_wal_position") == [(None,)]
+
+
+async def test_the_youngest_transaction_is_waited_for_too(store: Store, tmp_path: Path) -> None:
+    """Nothing has ended since it began, so no snapshot names it: what it wrote would be in neither table nor stream."""
+    database = database_for(store.settings)
+    said: list[str] = []
+
+    async def keep() -> None: ...
+
+    side = WalSide(database, settings_of(store, tmp_path), uuid7(), keep, said.append, 3.0)
+    with psycopg.connect(store.url) as young:
+        (xid,) = young.execute("select pg_current_xact_id()::text::bigint").fetchone() or (0,)
+        assert store.query(f"select pg_visible_in_snapshot('{xid}'::xid8, pg_current_snapshot())") == [(False,)]
+        waiting = asyncio.create_task(side._until_ended())
+        await eventually(lambda: waiting.done() or said, what="it waits")
+        assert not waiting.done() and "open now" in said[0]
+        young.commit()
+        await asyncio.wait_for(waiting, 30)
+    await database.aclose()
 
 
 async def test_events_without_a_table_leave_with_it(store: Store, tmp_path: Path) -> None:
@@ -207,3 +255,19 @@ async def test_killed_at_each_probe_and_run_again(store: Store, tmp_path: Path, 
     async with Relay(settings):
         found = await arrived(settings, len(written))
     assert sorted(payload for _, payload in found) == written and in_order(found)
+
+
+async def test_status_names_a_slot_that_was_left_behind(store: Store, tmp_path: Path) -> None:
+    """A move that ended half-way leaves a slot that nobody reads and that keeps the WAL: `status` says so and what to
+    do, until it is gone."""
+    settings = settings_of(store, tmp_path)
+    database = database_for(store.settings)
+    try:
+        assert not any("slot" in warning for warning in (await status(database, settings)).warnings)
+        await make_new(database, settings)
+        found = [warning for warning in (await status(database, settings)).warnings if "replication slot" in warning]
+        assert len(found) == 1 and "'mark'" in found[0] and "relevo slot drop" in found[0]
+        await remove(database)
+        assert not any("slot" in warning for warning in (await status(database, settings)).warnings)
+    finally:
+        await database.aclose()

@@ -234,9 +234,9 @@ class WalSide:
 
     async def _until_ended(self) -> None:
         """Until every transaction that runs now has ended."""
-        snapshot, _ = await self.database.run(steps.look(), read_only=True)
+        newest = await self.database.run(steps.newest())
         told = False
-        while await self.database.run(steps.xmin(), read_only=True) < parsed(snapshot).xmax:
+        while await self.database.run(steps.xmin(), read_only=True) <= newest:
             await self.keep()
             if not told:
                 self.report("waiting for transactions that are open now")

@@ -33,6 +33,8 @@ class SingleReader(Ownership):
             self._epoch = self._lease.epoch
             self.version += 1
         await super().tick()
+        if self.away and not self.lanes and self._lease.epoch is not None:
+            self.version += 1  # it came to us before we heard of the move: ``rested`` is to give it back
 
     @property
     def complete(self) -> bool:

@@ -49,7 +49,14 @@ def look() -> Script[tuple[str, int]]:
     return str(snapshot[0][0]), int(rows[0][0])
 
 
+def newest() -> Script[int]:
+    """An xid, drawn now: every transaction that runs has an older one. A snapshot's ``xmax`` would not do: it stands
+    behind the newest transaction that has *ended*, and younger ones may run."""
+    return int((yield Statement("moving_wal.newest"))[0][0])
+
+
 def xmin() -> Script[int]:
+    """Every transaction with an older xid than this has ended."""
     return int((yield Statement("moving_wal.xmin"))[0][0])
 
 

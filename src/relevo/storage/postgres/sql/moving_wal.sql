@@ -15,6 +15,9 @@ select set_config('synchronous_commit', 'local', true), pg_logical_emit_message(
 -- name: moving_wal.flushed
 select (pg_current_wal_flush_lsn() - '0/0')::bigint;
 
+-- name: moving_wal.newest
+select pg_current_xact_id()::text::bigint;
+
 -- name: moving_wal.xmin
 select pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
 
