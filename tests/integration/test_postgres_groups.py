@@ -212,8 +212,9 @@ async def test_groups_are_listed_and_dropped(store: GroupStore) -> None:
         assert (report.name, report.members, report.topics) == (GROUP, 1, [TOPIC])
     (report,) = await groups.listed(database)
     assert (report.members, report.behind) == (0, 4) and report.oldest_age_s is not None
-    with pytest.raises(ConfigError, match=r"groups billing read this outbox.*groups drop"):
-        await plan(database, "mark")
+    for target in ("mark", "wal"):
+        with pytest.raises(ConfigError, match=r"groups billing read this outbox.*groups drop"):
+            await plan(database, target)
     store.do("update relevo_group_lane set saved_at = clock_timestamp() - interval '2 hours'")
     warnings = (await status(database, store.whole)).warnings
     assert any("relevo groups drop billing" in each for each in warnings), warnings
