@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from relevo import Outbox
 from relevo.cli.main import cli
+from relevo.clients.replication import ReplicationConnection, ReplicationError
 from relevo.errors import CheckFailedError, ConfigError, MisuseError, RelevoError, SchemaError
 from relevo.message import Message
 from relevo.ops import slot as slots
@@ -246,6 +247,27 @@ async def test_events_without_a_table_are_held_with_their_copy(wal: WalStore) ->
         await eventually(lambda: len(publisher.log) == 6, what="the held ones")
         assert publisher.payloads(b"k0") == [0, 2, 4]
         assert relay.engine.counters.held == 2
+
+
+async def test_a_slot_that_is_in_use_is_asked_for_again(wal: WalStore) -> None:
+    """A connection that was refused the slot may ask once more, and gets it when it is free."""
+    first, second = [await ReplicationConnection.connect(wal.settings) for _ in range(2)]
+    slot = wal.slot
+    try:
+        await first.start(slot, "0/0", slot)
+        for _ in range(2):
+            with pytest.raises(ReplicationError) as refused:
+                await second.start(slot, "0/0", slot)
+            assert refused.value.sqlstate == "55006"
+        first.close()
+        await eventually(
+            lambda: wal.query(f"select active from pg_replication_slots where slot_name = '{slot}'") == [(False,)],
+            what="it is free",
+        )
+        await second.start(slot, "0/0", slot)
+    finally:
+        first.close()
+        second.close()
 
 
 @pytest.fixture

@@ -137,10 +137,10 @@ class ReplicationConnection:
             self._pgconn.send_query(text.encode())
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 self._pgconn.flush()
-                while self._pgconn.is_busy():
-                    await readable(self.fileno)
-                    self._pgconn.consume_input()
-            result = self._pgconn.get_result()
+                result = await self._result()
+                if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+                    with contextlib.suppress(self._psycopg.Error):  # it may be the server's last word
+                        await self._result()  # none: the next command may be sent
         except TimeoutError:
             raise UnreachableError(f"{self.url} did not answer {text.split()[0]} in {ANSWER_TIMEOUT_S:.0f} s") from None
         except self._psycopg.Error as error:
@@ -152,6 +152,12 @@ class ReplicationConnection:
         while wanted is None and self._pgconn.get_result() is not None:
             pass
         return result
+
+    async def _result(self) -> Any:
+        while self._pgconn.is_busy():
+            await readable(self.fileno)
+            self._pgconn.consume_input()
+        return self._pgconn.get_result()
 
     def _ended(self) -> Exception:
         result = self._pgconn.get_result()
