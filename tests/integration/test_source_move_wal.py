@@ -7,26 +7,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from relevo import Outbox
 from relevo.clients import database_for
 from relevo.errors import SchemaError
-from relevo.ids import uuid7
-from relevo.message import Message
 from relevo.ops import moving
 from relevo.ops.moving_plan import plan
-from relevo.ops.moving_wal import WalSide
 from relevo.ops.slot import make_new, remove
 from relevo.ops.status import status
 from relevo.relay.ownership import Ownership
 from relevo.relay.service import Relay
 from tests.integration.test_source_move import KEYS, TOPIC, arrived, in_order, moved, settings_of, writing
-from tests.support.private_postgres import PrivatePostgres
+from tests.support.moves import Account, account, emit, side_of
+from tests.support.private_postgres import PrivatePostgres, private_postgres
 from tests.support.relays import Store, postgres_store
 from tests.support.waiting import eventually
 from tests.support.wal import WalStore, reading_relay, wal_database, wal_server  # noqa: F401 - a fixture
@@ -65,9 +61,8 @@ async def test_all_ways_under_load(store: Store, tmp_path: Path) -> None:
         await eventually(lambda: len(written) > before + 50, what="events are written")
     async with Relay(settings):
         await eventually(lambda: store.unsettled() + held(store) == 0, what="all settled and sent", timeout_s=60)
-    found = await arrived(settings, len(written))
-    assert sorted(payload for _, payload in found) == written, "nothing lost, nothing twice"
-    assert in_order(found)
+    found = await account(settings, TOPIC, written)
+    assert not found.explain(store), found.explain(store)
 
 
 @pytest.mark.parametrize("ways", [("wal", "mark"), ("wal", "log"), ("log", "wal", "log"), ("log", "wal", "mark")])
@@ -148,9 +143,7 @@ async def test_the_youngest_transaction_is_waited_for_too(store: Store, tmp_path
     database = database_for(store.settings)
     said: list[str] = []
 
-    async def keep() -> None: ...
-
-    side = WalSide(database, settings_of(store, tmp_path), uuid7(), keep, said.append, 3.0)
+    side = side_of(database, settings_of(store, tmp_path), said.append)
     with psycopg.connect(store.url) as young:
         (xid,) = young.execute("select pg_current_xact_id()::text::bigint").fetchone() or (0,)
         assert store.query(f"select pg_visible_in_snapshot('{xid}'::xid8, pg_current_snapshot())") == [(False,)]
@@ -167,19 +160,6 @@ async def test_events_without_a_table_leave_with_it(store: Store, tmp_path: Path
     during the switch becomes a row; afterwards such an append is refused, and nothing is lost without a word."""
     settings = settings_of(store, tmp_path)
     await moved(store, settings, "wal")
-    bare = Outbox(table=False)
-
-    def emit(connection: psycopg.Connection, number: int) -> None:
-        message = Message(
-            event_id=uuid7(),
-            type=TOPIC,
-            topic=TOPIC,
-            payload=str(number).encode(),
-            created_at=datetime.now(UTC),
-            key=b"0",
-        )
-        bare.add_message(connection, message)
-
     with psycopg.connect(store.url) as writer, psycopg.connect(store.url) as late:
         emit(writer, 0)
         writer.commit()
@@ -200,7 +180,7 @@ async def test_events_without_a_table_leave_with_it(store: Store, tmp_path: Path
 
 
 async def test_the_plan_says_what_is_missing(store: Store, tmp_path: Path, wal_server: PrivatePostgres) -> None:  # noqa: F811
-    """Before anything is changed: a role that may not replicate, and a slot that is gone."""
+    """Before anything is changed: what will be done, that the slot is gone, that the publication was changed."""
     settings = settings_of(store, tmp_path)
     database = database_for(store.settings)
     try:
@@ -209,9 +189,12 @@ async def test_the_plan_says_what_is_missing(store: Store, tmp_path: Path, wal_s
         await moved(store, settings, "wal")
         steps = (await plan(database, "mark")).steps
         assert any("drop the slot" in step for step in steps) and any("without a table" in step for step in steps)
-        store.do(
-            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()"
-        )
+        (name,) = store.query("select slot from relevo_wal_position")[0]
+        store.do(f"alter publication {name} set (publish = 'update')")
+        with pytest.raises(SchemaError, match=r"does not publish inserts.*Nothing was changed"):
+            await plan(database, "mark")
+        store.do(f"alter publication {name} set (publish = 'insert')")
+        store.do(f"select pg_drop_replication_slot('{name}')")
         with pytest.raises(SchemaError, match="relevo slot recover"):
             await plan(database, "mark")
         assert source(store) == "wal"
@@ -220,9 +203,69 @@ async def test_the_plan_says_what_is_missing(store: Store, tmp_path: Path, wal_s
         await database.aclose()
 
 
+async def test_the_plan_names_a_role_that_may_not_replicate(store: Store, tmp_path: Path) -> None:
+    """Into and out of `wal`, by the owner of the tables: named, with what a superuser is to do; nothing is changed."""
+    settings = settings_of(store, tmp_path)
+    store.do("create role poor login")
+    store.do(
+        "do $$ declare t text; begin for t in select tablename from pg_tables where schemaname = 'public' loop "
+        "execute format('alter table %I owner to poor', t); end loop; end $$"
+    )
+    store.do("grant all on all tables in schema public to poor; grant create on schema public to poor")
+    poor_settings = settings_of(Store(store.url.replace("relevo@", "poor@")), tmp_path)
+    poor = database_for(poor_settings.database)
+    try:
+        with pytest.raises(SchemaError, match=r'alter role "poor" replication.*Nothing was changed'):
+            await plan(poor, "wal")
+        with pytest.raises(SchemaError, match='alter role "poor" replication'):
+            await moving.move(poor, settings, "wal", actor="me")
+        assert source(store) == "mark" and store.query("select count(*) from relevo_job") == [(0,)]
+        assert (await plan(poor, "log")).steps, "what needs no such right is allowed"
+        await moved(store, settings, "wal")
+        with pytest.raises(SchemaError, match=r'alter role "poor" replication.*Nothing was changed'):
+            await plan(poor, "mark")
+        store.do("alter role poor replication")
+        with pytest.raises(SchemaError, match=r'owner to "poor".*Nothing was changed'):
+            await plan(poor, "mark")
+        (name,) = store.query("select slot from relevo_wal_position")[0]
+        store.do(f"grant create on database {store.url.rpartition('/')[2]} to poor")
+        store.do(f"alter publication {name} owner to poor")
+        done = await asyncio.wait_for(moving.move(poor, poor_settings, "mark", actor="me"), 60)
+        assert done is not None and source(store) == "mark" and store.query(SLOTS) == [(0,)]
+    finally:
+        await poor.aclose()
+        store.do("reassign owned by poor to relevo; drop owned by poor; drop role poor")
+
+
+async def test_the_plan_names_a_server_that_is_not_set_up(tmp_path: Path, postgres_url: str) -> None:
+    """`wal_level`, and slots that are all taken; nothing is changed."""
+    for setting, words in (
+        ({"wal_level": "replica"}, "wal_level is 'replica'"),
+        (
+            {"max_replication_slots": 0},
+            "all 0 replication slots",
+        ),
+    ):
+        with private_postgres(tmp_path / str(words[-5:]), **setting) as server:
+            store = postgres_store(server.url)
+            settings = settings_of(store, tmp_path)
+            database = database_for(store.settings)
+            try:
+                with pytest.raises(SchemaError, match=rf"{words}.*Nothing was changed"):
+                    await plan(database, "wal")
+                with pytest.raises(SchemaError, match=words):
+                    await moving.move(database, settings, "wal", actor="me")
+                assert source(store) == "mark" and store.query("select count(*) from relevo_job") == [(0,)]
+                assert store.query("select count(*) from pg_publication") == [(0,)]
+            finally:
+                await database.aclose()
+
+
 PROBES = {
-    ("mark", "wal"): ("source.prepared", "source.closed", "source.switching", "source.switched"),
-    ("wal", "mark"): ("source.prepared", "source.closed", "source.switching", "source.switched", "source.tidied"),
+    ("mark", "wal"): ("source.prepared", "source.closed", "source.held", "source.switching", "source.switched"),
+    ("wal", "mark"): (
+        *("source.prepared", "source.closed", "source.held", "source.switching", "source.switched", "source.tidied"),
+    ),
     ("log", "wal"): ("source.prepared", "source.switching"),
     ("wal", "log"): ("source.closed", "source.switching", "source.tidied"),
 }
@@ -233,11 +276,11 @@ async def test_killed_at_each_probe_and_run_again(store: Store, tmp_path: Path, 
     """HARD 8, 24: the move is killed with SIGKILL at one probe after the other, under load, and run again: no event is
     lost, doubled or out of order. (The exit code proves that it died, the probe where.)"""
     origin, target = way
-    settings = settings_of(store, tmp_path)
+    settings = settings_of(store, tmp_path, **{"relay.batch_max": 100})
     config = tmp_path / "relevo.toml"
     config.write_text(
-        f'[database]\nurl = "{store.url}"\n[broker]\nurl = "{settings.broker.url}"\n[relay]\nlease_s = 3.0\n'
-        "send_timeout_s = 0.5\n"
+        f'[database]\nurl = "{store.url}"\n[broker]\nurl = "{settings.broker.url}"\n[relay]\nlease_s = 1.0\n'
+        "send_timeout_s = 0.2\n"
     )
     if origin != "mark":
         await moved(store, settings, origin)
@@ -253,8 +296,8 @@ async def test_killed_at_each_probe_and_run_again(store: Store, tmp_path: Path, 
         assert again.returncode == 0 and source(store) == target, again.stderr.decode()
         assert store.query(SLOTS) == [(int(target == "wal"),)]
     async with Relay(settings):
-        found = await arrived(settings, len(written))
-    assert sorted(payload for _, payload in found) == written and in_order(found)
+        found = await account(settings, TOPIC, written)
+    assert not found.explain(store), found.explain(store)
 
 
 async def test_status_names_a_slot_that_was_left_behind(store: Store, tmp_path: Path) -> None:
@@ -271,3 +314,16 @@ async def test_status_names_a_slot_that_was_left_behind(store: Store, tmp_path: 
         assert not any("slot" in warning for warning in (await status(database, settings)).warnings)
     finally:
         await database.aclose()
+
+
+async def test_the_account_would_notice(store: Store, tmp_path: Path) -> None:
+    """HARD 24: what is missing, repeated or out of order is told, with what the tables were read by."""
+    settings = settings_of(store, tmp_path)
+    store.fill(3, KEYS, TOPIC)
+    await moved(store, settings, "wal")
+    store.fill(3, KEYS, TOPIC, start=3)
+    found = [(b"a", 0), (b"a", 2), (b"a", 1), (b"b", 2), (b"b", 4), (b"b", 5)]
+    told = Account(list(range(6)), found).explain(store)
+    assert "missing: 1: [3]" in told and "repeated: 1: [2]" in told and "passed: 1: [1]" in told
+    assert "payload 3: seq 4" in told and "after the moves wal" in told
+    assert Account([0], [(b"a", 0)]).explain(store) == ""

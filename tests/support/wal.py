@@ -29,6 +29,9 @@ from tests.support.private_postgres import PrivatePostgres, binaries, private_po
 from tests.support.relays import FakePublisher, Running, Store
 from tests.support.waiting import eventually_sync
 
+SETTINGS = {"track_commit_timestamp": "on", "max_prepared_transactions": 10}
+"""So that a failure can tell what was committed when (``tests/support/moves.py``)."""
+
 
 @dataclass
 class WalStore(Store):
@@ -84,13 +87,32 @@ def wal_database(server: PrivatePostgres) -> Iterator[str]:
 def _drop(server: PrivatePostgres, name: str) -> None:
     """The server ends all sessions when one of them died in the middle (a walsender, say): then once more."""
 
-    def dropped() -> bool:
-        with contextlib.suppress(psycopg.OperationalError):
-            server.query(f"drop database if exists {name} with (force)")
-            return True
-        return False
+    errors: list[str] = []
 
-    eventually_sync(dropped, what=f"{name} is dropped", every_s=0.2)
+    def dropped() -> bool:
+        try:
+            server.query(f"drop database if exists {name} with (force)")
+        except psycopg.OperationalError as error:
+            errors.append(str(error))
+            return False
+        return True
+
+    try:
+        eventually_sync(dropped, what=f"{name} is dropped", every_s=0.2)
+    except AssertionError as error:
+        error.add_note(f"the server said {errors[-1]!r}; there are {_users(server, name)}")
+        raise
+
+
+def _users(server: PrivatePostgres, name: str) -> list[tuple[object, ...]]:
+    """Who and what keeps a database from being dropped."""
+    return server.query(
+        "select pid::text, backend_type, state, wait_event, query from pg_stat_activity where datname = %s "
+        "union all select gid, 'prepared', owner, null, null from pg_prepared_xacts where database = %s "
+        "union all select slot_name, 'slot', active::text, active_pid::text, null from pg_replication_slots "
+        "where database = %s",
+        *(name, name, name),
+    )
 
 
 @contextlib.contextmanager
@@ -108,7 +130,7 @@ def wal_server(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> I
     (``postgres_url``: so that a missing PostgreSQL skips or fails as usual.) ``RELEVO_TEST_WAL_POSTGRES=18``: the newer
     server that ``binaries()`` found."""
     bin = binaries()[os.environ.get("RELEVO_TEST_WAL_POSTGRES", "usual")]
-    with private_postgres(tmp_path_factory.mktemp("wal"), bin=bin) as server:
+    with private_postgres(tmp_path_factory.mktemp("wal"), bin=bin, **SETTINGS) as server:
         yield server
 
 

@@ -207,6 +207,7 @@ def test_emitted_messages() -> None:
     assert found.created_at.isoformat() == "2000-01-01T00:00:01+00:00"
     assert msgspec.structs.replace(found, created_at=given.created_at) == given
     assert list(chunk.unreadable) == [1]
+    assert chunk.broken_rows == set(), "it is in no table"
     assert (second.topic, second.payload) == (UNREADABLE_TOPIC, b"garbage")
     assert chunk.seqs[0] == -77
 
@@ -218,3 +219,35 @@ def test_emitted_noise(noise: bytes) -> None:
     chunk = stream(messages)[0].read(10, 10**9)
     assert len(chunk.messages) == 1
     assert chunk.unreadable or not isinstance(chunk.messages[0], Message)
+
+
+def test_xids_of_a_chunk_and_no_others() -> None:
+    """Whoever asks is told the xid of every message at hand, also of a transaction that began in the chunk before; and
+    what is kept for it does not grow with the stream."""
+    xids: dict[int, int] = {}
+    tape = [data(OUTBOX), data(OTHER)]
+    tape += [part for number in range(1, 200) for part in transaction(number, 0 if number % 5 else 3, 3 * number)]
+    stream = Stream(Tape(tape), BEGINNING, ("public", "relevo_outbox"), "channel", xids=xids)
+    seen = []
+    while chunk := stream.read(2, 1_000_000):
+        if not chunk.messages and not chunk.more:
+            break
+        seen += [(xids[mark[0]], seq) for seq, mark in zip(chunk.seqs, chunk.marks, strict=True)]
+        assert len(xids) <= 10
+    assert seen == [(number, 3 * number + each) for number in range(5, 200, 5) for each in range(3)]
+
+
+def test_a_row_that_cannot_be_read_is_told_from_what_is_in_no_table() -> None:
+    broken = row(2).new
+    broken[6] = b"12"  # a time of two bytes
+    emitted = data(Logical(True, 78, "relevo_outbox", b"garbage"))
+    messages = [
+        data(OUTBOX),
+        data(Begin(100, 0, 1)),
+        data(row(1)),
+        data(Insert(7, broken)),
+        emitted,
+        data(Commit(0, 100, 110, 0)),
+    ]
+    chunk = stream(messages)[0].read(10, 10**9)
+    assert (list(chunk.unreadable), chunk.broken_rows) == ([1, 2], {1})

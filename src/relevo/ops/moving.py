@@ -14,10 +14,8 @@ from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
-from relevo.clients.texts import text_session
-from relevo.errors import CancelledJobError, LostOwnershipError
+from relevo.errors import CancelledJobError, LostOwnershipError, UnreachableError
 from relevo.ops import moving_indexes as indexes
-from relevo.ops.migrate import catalog_of
 from relevo.ops.moving_plan import MovePlan, plan
 from relevo.ops.moving_wal import Entry, Exit, WalSide
 from relevo.ports.database import Database
@@ -26,7 +24,7 @@ from relevo.runtime.clock import boottime_s
 from relevo.runtime.probes import probe
 from relevo.script import Script
 from relevo.settings import Settings
-from relevo.storage import auditing, duties, moving
+from relevo.storage import auditing, duties, moving, moving_wal
 from relevo.storage.auditing import Act, Job
 from relevo.storage.duties import Duty
 from relevo.storage.moving import Marked
@@ -90,7 +88,8 @@ class _Move:
     _renew_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self.wal = WalSide(self.database, self.settings, self.id, self._keep, self.report, self.lease_s)
+        work = (self._keep, lambda: duties.hold(self._duty()))
+        self.wal = WalSide(self.database, self.settings, self.id, *work, self.report, self.lease_s)
 
     @property
     def lease_s(self) -> float:
@@ -167,25 +166,32 @@ class _Move:
             since = boottime_s()
             epochs = await self._free()
             try:
-                found = await self._look()
+                found = await self._look(epochs)
                 await self._keep()
                 await self.database.run(self._switch(epochs, found), idle_timeout_s=self.lease_s / 3)
-            except (LostOwnershipError, LiveKeysError) as error:
-                self.report(f"{error}: once more")
-                continue
+            except (LostOwnershipError, LiveKeysError, UnreachableError) as error:
+                if (await self._run(moving.stands)).source != self.plan.target:  # else the reply to its commit was lost
+                    self.report(f"{error}: once more")
+                    await asyncio.sleep(LOOK_S)
+                    continue
             self.closed = False
             probe("source.switched")
             return boottime_s() - since
         raise LostOwnershipError("relays take lanes all the time: is one of an older version among them?")
 
-    async def _look(self) -> Entry | Exit | None:
+    async def _look(self, epochs: Mapping[int, int]) -> Entry | Exit | None:
         """No relay owns a lane: the last markers, and where the target begins."""
         origin, target = self.plan.origin, self.plan.target
         if origin == "wal":
             found, self.marked = await self.wal.settle_rest(target, self.marked)
             return found
         await self._mark(0 if target == "mark" else None)
-        return await self.wal.look_over(origin) if target == "wal" else None
+        return await self.wal.look_over(origin, partial(self._alone, epochs)) if target == "wal" else None
+
+    def _alone(self, epochs: Mapping[int, int]) -> Script[None]:
+        """First in a transaction: this run still moves the tables, and no relay owns a lane or did since ``epochs``."""
+        yield from duties.hold(self._duty())
+        yield from moving_wal.alone(epochs)
 
     async def _close(self) -> None:
         if not await self._run(lambda: moving.close(self.plan.origin, self.lease_s)):
@@ -230,28 +236,8 @@ class _Move:
                 "process has ended it)"
             )
 
-    async def _index(self, act: Callable[..., None], source: str) -> None:
-        """On a connection of its own, in a thread: it may take long, and holds no transaction. Whoever interrupts it
-        waits for the partition that is under way."""
-        wanted = True
-
-        def say(text: str) -> None:
-            if not wanted:
-                raise CancelledJobError("interrupted: the same command goes on")
-            if text:
-                self.report(text)
-
-        def work() -> None:
-            with text_session(self.settings.database) as session:
-                act(session, catalog_of(self.settings), source, say)
-
-        working = asyncio.create_task(asyncio.to_thread(work))
-        try:
-            while not (await asyncio.wait((working,), timeout=self.lease_s / 3))[0]:
-                await self._keep()
-        finally:
-            wanted = False
-        await working
+    async def _index(self, act: indexes.Act, source: str) -> None:
+        await indexes.in_thread(act, self.settings, source, self.report, self._keep, self.lease_s / 3)
 
     async def _begin(self) -> None:
         """Take the duty. A run that was killed has it until its lease is over: wait so long."""

@@ -7,13 +7,17 @@ again and again: whoever waits for a lock makes every writer wait behind it.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from relevo.catalog import Catalog
-from relevo.clients.texts import DatabaseError, TextSession
+from relevo.clients.texts import DatabaseError, TextSession, text_session
+from relevo.errors import CancelledJobError
+from relevo.ops.migrate import catalog_of
 from relevo.runtime.probes import probe
+from relevo.settings import Settings
 
 INDEXES: Final = {"mark": ("outbox_unsettled", "(seq) where settled_at is null"), "log": ("outbox_tx", "(tx, seq)")}
 """By source; what ``source_mark.sql`` and ``source_log.sql`` build in a new installation."""
@@ -24,6 +28,36 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 Say = Callable[[str], None]
 """Tells people what goes on; nothing, if the text is empty. Raises when the work is not wanted any more."""
+
+
+Act = Callable[[TextSession, Catalog, str, Say], None]
+"""``build`` or ``remove``."""
+
+
+async def in_thread(
+    act: Act, settings: Settings, source: str, report: Say, keep: Callable[[], Awaitable[None]], every_s: float
+) -> None:
+    """Do ``act`` on a connection of its own, in a thread: it may take long, and holds no transaction. ``keep`` is
+    called every ``every_s`` seconds. Whoever interrupts it waits for the partition that is under way."""
+    wanted = True
+
+    def say(text: str) -> None:
+        if not wanted:
+            raise CancelledJobError("interrupted: the same command goes on")
+        if text:
+            report(text)
+
+    def work() -> None:
+        with text_session(settings.database) as session:
+            act(session, catalog_of(settings), source, say)
+
+    working = asyncio.create_task(asyncio.to_thread(work))
+    try:
+        while not (await asyncio.wait((working,), timeout=every_s))[0]:
+            await keep()
+    finally:
+        wanted = False
+    await working
 
 
 def build(session: TextSession, catalog: Catalog, source: str, say: Say) -> None:

@@ -62,9 +62,20 @@ async def plan(database: Database, target: str) -> MovePlan:
             *_closed(stands.source, target),
             f"change the source from {stands.source!r} to {target!r}; the relays go on with it",
         )
-    if steps or begun is not None:
+    if not steps and begun is None and stands.source != "wal" and await _left(database):
+        origin = "wal"
+        steps = _after(origin)
+    elif steps or begun is not None:
         steps += _after(origin)
     return MovePlan(origin, target, rows, relays, begun is not None, steps)
+
+
+async def _left(database: Database) -> bool:
+    """Whether a slot with a position is there that is not read: of a move out of ``wal`` that was given up."""
+    if database.dialect != "postgresql":
+        return False
+    name = await database.run(slotting.slot_name(), read_only=True)
+    return await database.run(waling.stored(name), read_only=True) is not None
 
 
 async def _before(database: Database, origin: str, target: str, rows: int, partitions: int) -> tuple[str, ...]:
@@ -94,6 +105,11 @@ async def _refuse(database: Database, origin: str, target: str) -> None:
         found = await database.run(slotting.find(name), read_only=True)
         stored = await database.run(waling.stored(name), read_only=True)
         problem = publication_problem(name, server) or slot_problem(name, server, found, stored, None)
+    if problem is None and not server.may_alter:
+        problem = (
+            f"the publication {name} belongs to another role, and a move changes it. Run this as its owner, or as a "
+            f'superuser run: alter publication {name} owner to "{server.role}"'
+        )
     if problem is not None:
         raise SchemaError(f"{database.url}: {problem}. Nothing was changed")
 

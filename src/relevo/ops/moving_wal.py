@@ -23,33 +23,24 @@ transactions have ended; then slot, position and publication go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from uuid import UUID
 
-from relevo.errors import LostOwnershipError
 from relevo.ops import slot as slots
-from relevo.outgoing import Sendable
-from relevo.ports.database import Database
-from relevo.ports.source import Disposition
+from relevo.ops.moving_slot import MovedSlot, asides_of
 from relevo.runtime.probes import probe
 from relevo.script import Script
-from relevo.settings import Settings
 from relevo.sources.wal.stream import Chunk
-from relevo.sources.wal.tail import Take, read_tail
 from relevo.storage import moving_wal as steps
 from relevo.storage import slotting, waling
 from relevo.storage.cursors import snapshot as parsed
-from relevo.storage.marking import PAUSED
 from relevo.storage.moving_wal import Taken
-from relevo.storage.waling import Aside, Position
+from relevo.storage.waling import Aside, Position, Stored
 
 SEQS = 100_000
 COPIES = 1_000
 MARKS = 2_000
-LOOK_S = 0.2
-HOLD = Disposition("hold", "read from the log: the source was moved", PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +57,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """What the switch out of ``wal`` goes by. ``unsettled``: ascending; all else that the snapshot shows is settled."""
+    """What the switch out of ``wal`` goes by. ``unsettled``: ascending; all else that the snapshot shows is settled.
+    ``asides``: to be held in the switch; without one, what is unsettled is left to be read."""
 
     taken: Taken
     snapshot: str
     reached: int
     unsettled: Sequence[int]
     top: int
+    asides: Sequence[Aside] = ()
 
     @property
     def place(self) -> tuple[str, int]:
@@ -80,24 +73,17 @@ class Exit:
 
 
 @dataclass
-class WalSide:
-    """``keep``: renews what the move has in hand; called all the time. ``id``: of the run."""
+class WalSide(MovedSlot):
+    """One move into or out of ``wal``."""
 
-    database: Database
-    settings: Settings
-    id: UUID
-    keep: Callable[[], Awaitable[None]]
-    report: Callable[[str], None]
-    lease_s: float
-    slot: str = ""
     _start: int = 0
     _system: tuple[str, int] = field(default=("", 0))
 
     async def prepare(self) -> None:
         """Publication and slot, both new, while relays read on; and wait for what ran before."""
-        await self._name()
+        await self._empty()  # of a move out of ``wal`` that was given up
         self.report(f"making the slot {self.slot}: that waits for transactions that run now")
-        making = asyncio.create_task(slots.make_new(self.database, self.settings))
+        making = asyncio.create_task(slots.make_new(self.database, self.settings, self.hold))
         try:
             while not (await asyncio.wait((making,), timeout=self.lease_s / 3))[0]:
                 await self.keep()
@@ -109,19 +95,19 @@ class WalSide:
         await self._until_ended()
         probe("source.prepared")
 
-    async def look_over(self, origin: str) -> Entry:
-        """No relay owns a lane: hold what is not settled, and find out where the stream is to begin."""
+    async def look_over(self, origin: str, alone: Callable[[], Script[None]]) -> Entry:
+        """No relay owns a lane, as ``alone`` proves: hold what is not settled, and find where the stream begins."""
         place = await self.database.run(steps.look(), read_only=True)
         xids: dict[int, int] = {}
         late: list[Aside] = []
         shown = parsed(place[0])
 
         async def take(chunk: Chunk, _: Position) -> None:
-            for index, (seq, message, mark) in enumerate(zip(chunk.seqs, chunk.messages, chunk.marks, strict=True)):
-                if not shown.shows(_whole(xids[mark[0]], shown.xmax)) or seq <= 0:
-                    late.append(Aside(index, seq, message, _fate(chunk, index)))
+            unseen = [not shown.shows(_whole(xids[mark[0]], shown.xmax)) for mark in chunk.marks]
+            late.extend(asides_of(chunk, [index for index, hidden in enumerate(unseen) if hidden]))
 
-        reached = await self._read(Position(self._start), take, partial(slotting.terminate, self.slot), xids)
+        stored = Stored(*self._system, Position(self._start), 0, None)
+        reached = await self._read(stored, take, partial(slotting.terminate, self.slot), xids)
         after, count, held = -(2**63), SEQS, 0
         while count == SEQS:
             await self.keep()
@@ -129,8 +115,8 @@ class WalSide:
             count = len(seqs)
             for first in range(0, count, COPIES):
                 await self.keep()
-                await self.database.run(steps.copy(seqs[first : first + COPIES]))
-                probe("source.prepared")
+                await self._locking(_copied(alone, seqs[first : first + COPIES]))
+                probe("source.held")
             after, held = (seqs[-1] if seqs else after), held + count
         if held or late:
             self.report(f"{held + len(late):,} messages wait: they are held, and sent before anything newer")
@@ -142,7 +128,7 @@ class WalSide:
             system, asides = found.system, found.asides
             yield from steps.enter(self.slot, self.id, system, found.start, found.reached, asides)
         elif found is not None:
-            yield from steps.leave(found.taken, found.reached)
+            yield from steps.leave(found.taken, found.reached, found.asides)
 
     async def settle_rest(self, target: str, marked: int) -> tuple[Exit, int]:
         """No relay owns a lane: the markers that ``target`` needs; ``marked`` and how many they were."""
@@ -150,103 +136,52 @@ class WalSide:
         after: int | None = -(2**63) if target == "mark" else left.place[1]
         while after is not None:
             await self.keep()
-            page = await self.database.run(steps.mark(after, MARKS, left.snapshot, left.unsettled))
+            page = await self.database.run(steps.mark(after, left.top, MARKS, left.snapshot, left.unsettled))
             marked += page.marked
             after = page.last if page.seen == MARKS else None
-            probe("source.prepared")
+            probe("source.held")
         return left, marked
 
     async def _look_back(self) -> Exit:
-        """Find out what is not settled."""
+        """Find out what is not settled. With an event that stands in no table everything is held, in its order: most
+        of it here, what comes meanwhile in the switch."""
         await self._name()
-        taken = await self._take()
-        snapshot, top = await self.database.run(steps.look(), read_only=True)
-        seqs: list[int] = []
-        bare = False
-
-        async def take(chunk: Chunk, _: Position) -> None:
-            nonlocal bare
-            bare = bare or any(seq <= 0 for seq in chunk.seqs)
-            seqs.extend(seq for seq in chunk.seqs if seq > 0)
-
-        reached = await self._read_taken(taken, take)
-        if not bare:
-            return Exit(taken, snapshot, reached, sorted(seqs), top)
-
-        async def hold(chunk: Chunk, position: Position) -> None:
-            asides = [
-                Aside(index, seq, message, _fate(chunk, index))
-                for index, (seq, message) in enumerate(zip(chunk.seqs, chunk.messages, strict=True))
-            ]
-            await self.database.run(waling.save(self.slot, self.id, taken.epoch, position, asides))
-            probe("source.prepared")
-
-        self.report("events without a table stand in the log: what waits is held, in its order")
-        await self._read_taken(taken, hold)
-        return await self._look_back()
-
-    async def tidy(self) -> None:
-        """The source is another: what was emitted meanwhile becomes rows, and the slot goes, for it fills the disk."""
-        await self._name()
-        slot = await self.database.run(slotting.find(self.slot), read_only=True)
-        stored = await self.database.run(waling.stored(self.slot), read_only=True)
-        if slot is not None and stored is not None:
-            await self._until_ended()
-            taken = await self._take()
-
-            async def write(chunk: Chunk, position: Position) -> None:
-                bare = [message for seq, message in zip(chunk.seqs, chunk.messages, strict=True) if seq <= 0]
-                await self.database.run(self._written(taken, position, bare))
-
-            await self._read_taken(taken, write)
-        probe("source.tidied")
-        await slots.remove(self.database)
-        self.report(f"the slot {self.slot} is dropped, and its publication")
-
-    def _written(self, taken: Taken, position: Position, bare: Sequence[Sendable]) -> Script[None]:
-        yield from waling.save(taken.slot, taken.holder, taken.epoch, position)
-        yield from steps.append(bare)
-
-    async def _read_taken(self, taken: Taken, take: Take) -> int:
-        end = partial(slotting.terminate_former, self.slot, taken.holder, taken.epoch)
-        return await self._read(taken.position, take, end)
-
-    async def _read(
-        self, start: Position, take: Take, end: Callable[[], Script[None]], xids: dict[int, int] | None = None
-    ) -> int:
-        where = self.settings.database
-        return await read_tail(self.database, where, self.slot, start, take, self.keep, end, xids=xids)
-
-    async def _name(self) -> None:
-        if not self.slot:
-            self.slot = await self.database.run(slotting.slot_name(), read_only=True)
-
-    async def _take(self) -> Taken:
-        """When nobody reads; who died is waited for until its lease is over."""
         while True:
-            await self.keep()
-            taken = await self.database.run(steps.take(self.slot, self.id, self.lease_s))
-            if taken is not None:
-                return taken
-            if await self.database.run(waling.stored(self.slot), read_only=True) is None:
-                raise LostOwnershipError(f"the position of {self.slot} is gone: somebody dropped the slot meanwhile")
-            await asyncio.sleep(LOOK_S)
+            taken = await self._take()
+            snapshot, top = await self.database.run(steps.look(), read_only=True)
+            rest = _Rest()
+            reached = await self._read_taken(taken, rest.take)
+            if not rest.bare or rest.count == len(rest.first):
+                return Exit(taken, snapshot, reached, sorted(rest.seqs), top, rest.first if rest.bare else ())
+            self.report("events without a table stand in the log: what waits is held, in its order")
+            await self._read_taken(taken, partial(self._hold_all, taken))
 
-    async def _until_ended(self) -> None:
-        """Until every transaction that runs now has ended."""
-        newest = await self.database.run(steps.newest())
-        told = False
-        while await self.database.run(steps.xmin(), read_only=True) <= newest:
-            await self.keep()
-            if not told:
-                self.report("waiting for transactions that are open now")
-                told = True
-            await asyncio.sleep(LOOK_S)
+    async def _hold_all(self, taken: Taken, chunk: Chunk, position: Position) -> None:
+        asides = asides_of(chunk, range(len(chunk.seqs)))
+        await self._locking(waling.save(self.slot, self.id, taken.epoch, position, asides))
+        probe("source.held")
 
 
-def _fate(chunk: Chunk, index: int) -> Disposition:
-    why = chunk.unreadable.get(index)
-    return HOLD if why is None else Disposition("hold", why, "unreadable")
+@dataclass
+class _Rest:
+    """What no relay has settled. ``first``: about so much of it as may be held in one transaction."""
+
+    seqs: list[int] = field(default_factory=list)
+    first: list[Aside] = field(default_factory=list)
+    count: int = 0
+    bare: bool = False
+
+    async def take(self, chunk: Chunk, _: Position) -> None:
+        if self.count < COPIES:
+            self.first += asides_of(chunk, range(len(chunk.seqs)))
+        self.count += len(chunk.seqs)
+        self.bare = self.bare or any(seq <= 0 for seq in chunk.seqs)
+        self.seqs += [seq for seq in chunk.seqs if seq > 0]
+
+
+def _copied(alone: Callable[[], Script[None]], seqs: Sequence[int]) -> Script[None]:
+    yield from alone()
+    yield from steps.copy(seqs)
 
 
 def _whole(xid: int, near: int) -> int:

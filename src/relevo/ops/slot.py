@@ -16,16 +16,21 @@ from relevo.clients.replication import ReplicationConnection, ReplicationError
 from relevo.clients.texts import text_session
 from relevo.errors import CheckFailedError, ConfigError, SchemaError
 from relevo.ports.database import Database
+from relevo.script import Script
 from relevo.settings import Settings
 from relevo.sources.wal.slots import publication_problem, room_problem, server_problem, slot_problem
-from relevo.storage import slotting, waling
+from relevo.storage import moving_wal, slotting, waling
 from relevo.storage.slotting import Listed
 from relevo.storage.waling import Position, lsn_text
 
 T = TypeVar("T")
+Fence = Callable[[], Script[None]]
+"""First in each transaction that drops something: raises where it is somebody else's by now."""
 
 BATCH = 1000
 """Rows per transaction when the table is read."""
+IDLE_S = 10.0
+"""How long a process that stands still in the middle may keep what ``Fence`` locks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,7 @@ def recover(settings: Settings) -> SlotReport:
     async def anew(database: Database) -> SlotReport:
         name = await database.run(slotting.slot_name(), read_only=True)
         await _refuse(database, name)
-        await database.run(slotting.forget(name))
-        await _drop(database, name)
+        await _drop(database, name, _freely)
         return await _create(database, settings)
 
     return _blocking(settings, anew)
@@ -97,16 +101,22 @@ def listing(settings: Settings) -> tuple[str, list[Listed]]:
     return _blocking(settings, look)
 
 
-async def make_new(database: Database, settings: Settings) -> tuple[int, tuple[str, int]]:
-    """Publication and slot, whatever was there before, but no position yet. Returns where the slot begins, and system
-    identifier and timeline. Waits for transactions that run now. Raises ``SchemaError`` in plain words."""
+def _freely() -> Script[None]:
+    yield from ()
+
+
+async def make_new(database: Database, settings: Settings, fence: Fence = _freely) -> tuple[int, tuple[str, int]]:
+    """Publication and slot, whatever was there before, but no position yet, and nobody can append without a table.
+    Returns where the slot begins, and system identifier and timeline. Waits for transactions that run now. Raises
+    ``SchemaError`` in plain words, and what ``fence`` does."""
     name = await database.run(slotting.slot_name(), read_only=True)
-    await remove(database)
+    await remove(database, fence)
     server = await _refuse(database, name)
     if (problem := room_problem(server)) is not None:
         raise SchemaError(f"{database.url}: {problem}")
     system = await _identify(settings)
     await asyncio.to_thread(_publish, settings)
+    await _run(database, fence, moving_wal.publish(moving_wal.PREPARED))
     await database.run(slotting.create(name, server.version), read_only=True)
     slot = await database.run(slotting.find(name), read_only=True)
     if slot is None or slot.confirmed is None:
@@ -114,12 +124,11 @@ async def make_new(database: Database, settings: Settings) -> tuple[int, tuple[s
     return slot.confirmed, system
 
 
-async def remove(database: Database) -> bool:
+async def remove(database: Database, fence: Fence = _freely) -> bool:
     """Drop slot, position and publication, whichever is there; whether there was a slot. A running reader is ended."""
     name = await database.run(slotting.slot_name(), read_only=True)
-    await database.run(slotting.forget(name))
-    gone = await _drop(database, name)
-    await database.run(slotting.drop_publication())
+    gone = await _drop(database, name, fence)
+    await _run(database, fence, slotting.drop_publication())
     return gone
 
 
@@ -133,12 +142,12 @@ def _publish(settings: Settings) -> None:
 async def _create(database: Database, settings: Settings) -> SlotReport:
     name = await database.run(slotting.slot_name(), read_only=True)
     server = await _refuse(database, name)
-    if server.inserts is None and await database.run(slotting.find(name), read_only=True) is None:
+    slot = await database.run(slotting.find(name), read_only=True)
+    stored = await database.run(waling.stored(name), read_only=True)
+    if slot is None or stored is None:
         _publish(settings)
         server = await database.run(slotting.server(name), read_only=True)
     problem = publication_problem(name, server)
-    slot = await database.run(slotting.find(name), read_only=True)
-    stored = await database.run(waling.stored(name), read_only=True)
     system = await _identify(settings)
     if problem is None and slot is not None and stored is not None:
         problem = slot_problem(name, server, slot, stored, system)
@@ -177,15 +186,24 @@ async def _refuse(database: Database, name: str) -> slotting.Server:
     return server
 
 
-async def _drop(database: Database, name: str) -> bool:
-    """Whoever reads it cannot go on without the position row; end it rather than wait for it to notice."""
+async def _drop(database: Database, name: str, fence: Fence) -> bool:
+    """The position first: whoever reads the slot cannot go on without it; end it rather than wait for it to notice."""
+    await _run(database, fence, slotting.forget(name))
     for _ in range(100):
         slot = await database.run(slotting.find(name), read_only=True)
         if slot is None or slot.active_pid is None:
             break
-        await database.run(slotting.terminate(name))
+        await _run(database, fence, slotting.terminate(name))
         await asyncio.sleep(0.1)
-    return await database.run(slotting.drop(name), read_only=True)
+    return await _run(database, fence, slotting.drop(name))
+
+
+async def _run(database: Database, fence: Fence, act: Script[T]) -> T:
+    def fenced() -> Script[T]:
+        yield from fence()
+        return (yield from act)
+
+    return await database.run(fenced(), idle_timeout_s=IDLE_S)
 
 
 async def _identify(settings: Settings) -> tuple[str, int]:

@@ -27,7 +27,7 @@ from relevo.ops.status_report import (
 from relevo.ports.database import Database
 from relevo.script import Row, Rows, Script, Statement
 from relevo.settings import Settings
-from relevo.storage import effecting, moving, partitioning, pausing, processes, purging, slotting, windowing
+from relevo.storage import effecting, moving, partitioning, pausing, processes, purging, slotting, waling, windowing
 from relevo.storage.migrating import code_version
 
 COUNT_CAP = 100_000
@@ -104,9 +104,12 @@ def _forgotten_slot(catalog: Catalog, source: str) -> Script[list[str]]:
     slot = yield from slotting.find(name)
     if slot is None:
         return []
+    # With a position it was read: events without a table may be in it.
+    left = (yield from waling.stored(name)) is not None
     return [
         f"the replication slot {name} keeps {slot.behind or 0:,} bytes of WAL, though the source is {source!r}: it "
-        "fills the disk. A move that was begun and goes on needs it; else drop it: relevo slot drop"
+        "fills the disk. A move that was begun and goes on needs it; else "
+        + (f"empty and drop it: relevo source move {source}" if left else "drop it: relevo slot drop")
     ]
 
 

@@ -56,6 +56,7 @@ KNOWN = {
     "purge.batch": "a batch of old rows is gone and committed",
     "purge.partition": "a partition of the outbox is cut or dropped, not committed",
     "source.prepared": "a move between sources built an index or set a page of markers",
+    "source.held": "no relay reads: a move copied a page of messages, or set a page of markers",
     "source.closed": "relays were asked to let go of their lanes for a move",
     "source.switching": "the source is changed, not committed",
     "source.switched": "the source is changed, the old one's index or slot is still there",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from relevo.errors import LostOwnershipError
 from relevo.ports.database import Dialect
-from relevo.script import Script, Statement
+from relevo.script import Rows, Script, Statement
 
 KIND = "source.move"
 """Of the job, and of the audit row."""
@@ -115,9 +115,7 @@ def switch(
     if anybody owned a lane since ``epochs`` were read, or if relays may have their lanes again by now.
 
     ``place``: where cursors begin, a snapshot and a number; without it by the markers, as from ``mark``."""
-    rows = yield Statement("moving.lock_lanes")
-    if {int(row[0]): int(row[1]) for row in rows} != dict(epochs) or any(row[2] for row in rows):
-        raise LostOwnershipError("a relay took lanes while the source was about to change")
+    unowned((yield Statement("moving.lock_lanes")), epochs)
     if target != "mark":
         if dialect == "postgresql":
             yield Statement("meta.write_system")
@@ -131,6 +129,12 @@ def switch(
     if not (yield Statement("moving.switch", {"origin": origin, "target": target})):
         raise LostOwnershipError("the move took longer than relays may be kept from their lanes")
     yield Statement("moving.release")
+
+
+def unowned(rows: Rows, epochs: Mapping[int, int]) -> None:
+    """Raises ``LostOwnershipError`` if by ``rows``, of all lanes, anybody owned one since ``epochs`` were read."""
+    if {int(row[0]): int(row[1]) for row in rows} != dict(epochs) or any(row[2] for row in rows):
+        raise LostOwnershipError("a relay took lanes while the source was about to change")
 
 
 def begun() -> Script[Begun | None]:

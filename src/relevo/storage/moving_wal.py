@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -13,8 +13,12 @@ from relevo.ids import bucket_of
 from relevo.outgoing import Outgoing, Sendable
 from relevo.script import Script, Statement
 from relevo.storage import slotting, waling
-from relevo.storage.moving import Marked
+from relevo.storage.moving import Marked, unowned
 from relevo.storage.waling import Aside, Position
+
+PREPARED, OPEN, CLOSED = "insert, truncate", "insert", ""
+"""What the publication publishes before a move into ``wal`` is over, while it is read, and once the source is another.
+By it an append without a table sees whether it is read, and refuses if not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,27 @@ def xmin() -> Script[int]:
     return int((yield Statement("moving_wal.xmin"))[0][0])
 
 
-def mark(after: int, limit: int, snapshot: str, still: Sequence[int]) -> Script[Marked]:
-    """Markers for a page of rows behind ``after`` that ``snapshot`` shows, but for ``still``, ascending: unsettled."""
-    last, seen = (yield Statement("moving_wal.page", {"after": after, "limit": limit}))[0]
+def older(xid: int) -> Script[int]:
+    """How many sessions see this database as it was before ``xid`` was drawn (once ``xmin`` is above it)."""
+    return int((yield Statement("moving_wal.older", {"xid": xid}))[0][0])
+
+
+def alone(epochs: Mapping[int, int]) -> Script[None]:
+    """Nobody owned a lane since ``epochs`` were read, and nobody takes one until the surrounding transaction ends; else
+    ``LostOwnershipError``: what it would write is about what relays do not have in hand."""
+    unowned((yield Statement("moving_wal.share_lanes")), epochs)
+
+
+def publish(what: str) -> Script[None]:
+    """``PREPARED``, ``OPEN`` or ``CLOSED``."""
+    yield Statement("moving_wal.say", {"what": what})
+    yield Statement("moving_wal.publish")
+
+
+def mark(after: int, top: int, limit: int, snapshot: str, still: Sequence[int]) -> Script[Marked]:
+    """Markers for a page of rows behind ``after`` up to ``top`` that ``snapshot`` shows, but for ``still``, ascending:
+    unsettled."""
+    last, seen = (yield Statement("moving_wal.page", {"after": after, "top": top, "limit": limit}))[0]
     if not seen:
         return Marked(None, 0, 0)
     among = list(still[bisect_right(still, after) : bisect_right(still, last)])
@@ -95,12 +117,13 @@ def enter(
         raise LostOwnershipError(f"the position of {slot} was taken by a relay in between")
     yield from waling.save(slot, holder, taken.epoch, Position(reached), asides)
     yield from waling.leave(slot, holder, taken.epoch)
+    yield from publish(OPEN)
 
 
-def leave(taken: Taken, reached: int) -> Script[None]:
+def leave(taken: Taken, reached: int, asides: Sequence[Aside]) -> Script[None]:
     """In the transaction of the switch: the slot is read no more, and appends without a table refuse from now on."""
-    yield from waling.save(taken.slot, taken.holder, taken.epoch, Position(reached))
-    yield Statement("moving_wal.silence")
+    yield from waling.save(taken.slot, taken.holder, taken.epoch, Position(reached), asides)
+    yield from publish(CLOSED)
 
 
 def append(messages: Sequence[Sendable]) -> Script[None]:

@@ -11,7 +11,8 @@ from relevo.script import Script, Statement
 @dataclass(frozen=True, slots=True)
 class Server:
     """What the server says of itself and of the publication. ``table``: (schema, name) of the outbox, ``None`` without
-    one. ``inserts``: ``None`` where there is no publication; ``via_root``: it names the outbox, not its partitions."""
+    one. ``inserts``: ``None`` where there is no publication; ``via_root``: it names the outbox, not its partitions.
+    ``may_alter``: it is ours, or there is none."""
 
     database: str
     role: str
@@ -25,6 +26,7 @@ class Server:
     inserts: bool | None
     via_root: bool | None
     has_outbox: bool
+    may_alter: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +17,8 @@ from relevo.ports.database import Database
 from relevo.script import Script
 from relevo.settings import DatabaseSettings
 from relevo.sources.wal.lease import ReaderLease
-from relevo.sources.wal.slots import publication_problem, server_problem, slot_problem
+from relevo.sources.wal.protocol import DecodeError
+from relevo.sources.wal.slots import FALLBACK, publication_problem, server_problem, slot_problem
 from relevo.sources.wal.stream import Stream
 from relevo.storage import emitting, slotting, waling
 from relevo.storage.waling import Position, lsn_text
@@ -27,7 +29,8 @@ IN_USE_S = 10.0
 """How long the stream of a predecessor that stands still may take to end."""
 _IN_USE = "55006"
 _NOT_PERMITTED = "42501"
-_ANEW = ("42704", "55000")  # no such slot or publication; the slot was invalidated
+_MISSING = "42704"  # also: the publication was not there when the WAL was written that is read now
+_ANEW = (_MISSING, "55000")  # no such slot or publication; the slot was invalidated
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,22 @@ def connector(database: Database, settings: DatabaseSettings, lease: ReaderLease
             raise
 
     return connect
+
+
+@contextlib.contextmanager
+def explained(slot: str) -> Iterator[None]:
+    """Around reading the stream of ``slot``: what can go wrong, in plain words."""
+    try:
+        yield
+    except ReplicationError as error:
+        if error.sqlstate == _MISSING:
+            raise SchemaError(f"the server ended the stream of {slot}: {error}. {FALLBACK}") from error
+        raise UnreachableError(f"the stream of {slot} ended: {error} ({error.sqlstate})") from error
+    except DecodeError as error:
+        raise SchemaError(
+            f"the stream of the slot {slot} cannot be read: {error}. Nothing was moved past. "
+            "Give table and publication their shape again, then run: relevo slot recover"
+        ) from error
 
 
 async def connected(settings: DatabaseSettings) -> ReplicationConnection:

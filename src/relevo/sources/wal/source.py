@@ -8,20 +8,16 @@ moments are read, and published, again. The slot is told the row's position, nev
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from relevo.clients.replication import ReplicationError
-from relevo.errors import LostOwnershipError, RelevoError, SchemaError, UnreachableError
+from relevo.errors import LostOwnershipError, RelevoError, UnreachableError
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
-from relevo.sources.wal.connecting import Connect, Connected
+from relevo.sources.wal.connecting import Connect, Connected, explained
 from relevo.sources.wal.grace import Grace
 from relevo.sources.wal.keeping import Keeper
 from relevo.sources.wal.lease import ReaderLease
-from relevo.sources.wal.protocol import DecodeError
-from relevo.sources.wal.slots import FALLBACK
 from relevo.sources.wal.stream import Stream
 from relevo.sources.wal.window import Page, Window
 from relevo.storage.marking import held_key
@@ -30,8 +26,6 @@ from relevo.storage.waling import Aside, LiveKeysError
 log = logging.getLogger("relevo.relay")
 
 NOTHING = Taken((), (), (), exhausted=True)
-MISSING = "42704"
-"""The publication was not there when the WAL was written that is read now."""
 
 
 class WalSource:
@@ -146,7 +140,7 @@ class WalSource:
 
     def _read(self, stream: Stream, window: Window, max_messages: int, max_bytes: int) -> Page | None:
         """The next page of the stream, ``None`` when nothing is there: then the socket says when there is."""
-        with self._explained():
+        with explained(self._lease.slot):
             chunk = stream.read(max_messages, max_bytes)
         window.reached = stream.reached
         if not chunk.more:
@@ -208,7 +202,7 @@ class WalSource:
         if stream is None or keeper is None:
             return
         try:
-            with self._explained():
+            with explained(self._lease.slot):
                 if stream.pump():
                     self._deaf()
                     self._wake()
@@ -222,20 +216,6 @@ class WalSource:
         error = self._broken or keeper.failure
         if error is not None:
             raise error
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except ReplicationError as error:
-            if error.sqlstate == MISSING:
-                raise SchemaError(f"the server ended the stream of {self._lease.slot}: {error}. {FALLBACK}") from error
-            raise UnreachableError(f"the stream of {self._lease.slot} ended: {error} ({error.sqlstate})") from error
-        except DecodeError as error:
-            raise SchemaError(
-                f"the stream of the slot {self._lease.slot} cannot be read: {error}. Nothing was moved past. "
-                "Give table and publication their shape again, then run: relevo slot recover"
-            ) from error
 
     async def _close(self) -> None:
         """Save what is settled, tell the slot, and end the stream."""

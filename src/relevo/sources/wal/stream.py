@@ -55,13 +55,15 @@ class Chunk:
     messages: list[Sendable] = field(default_factory=list)
     marks: list[tuple[int, int]] = field(default_factory=list)
     unreadable: dict[int, str] = field(default_factory=dict)
+    broken_rows: set[int] = field(default_factory=set)
+    """Those of ``unreadable`` that stand in the table."""
     more: bool = False
     """The limits ended it, not the stream."""
 
 
 class Stream:
     """One started stream. ``table``: (schema, name) of the outbox. ``channel``: prefix of messages without a table.
-    ``xids``: to be told the xid (its lower 32 bits) of each transaction, by the LSN of its commit record.
+    ``xids``: to be told the xid (its lower 32 bits) of each transaction of a chunk, by the LSN of its commit record.
 
     Raises what the wire raises, and ``DecodeError`` for bytes that are not the protocol's. Not for two tasks at once.
     """
@@ -163,6 +165,7 @@ class Stream:
                 try:
                     seq, bucket, message = reader(row)
                 except (ValueError, TypeError, AttributeError, StructError) as error:
+                    chunk.broken_rows.add(len(messages))
                     self._add_unreadable(data[_DATA_HEAD:], f"a row of the outbox cannot be read: {error}")
                     continue
                 chunk.seqs.append(seq)
@@ -174,6 +177,8 @@ class Stream:
             elif kind == _BEGIN:
                 self._lsn, self._committed_us, xid = decode_begin(data, _DATA_HEAD)
                 if self._xids is not None:
+                    if not messages:
+                        self._xids.clear()
                     self._xids[self._lsn] = xid
                 self._open, self._ordinal = True, 0
             elif kind == _COMMIT:

@@ -1,5 +1,5 @@
 -- The source `wal` reads inserts into the outbox from the write-ahead log: it needs no index, but a publication. One
--- that is there is left as it is; the slot is made afterwards, in a transaction of its own.
+-- that is there is left as it is, unless a move that did not end left it (`wal.emit`); the slot is made afterwards, in a transaction of its own.
 do $relevo$
 declare
   name text := '{prefix}' || left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 14) || '_'
@@ -16,6 +16,8 @@ begin
   if not exists (select from pg_publication where pubname = name) then
     execute format('create publication %I for table {outbox}', name) || columns
             || $with$ with (publish = 'insert', publish_via_partition_root = true)$with$;
+  elsif exists (select from pg_publication where pubname = name and pubtruncate and not pubdelete) then
+    execute format('alter publication %I set (publish = ''insert'')', name);
   end if;
 end
 $relevo$;

@@ -26,7 +26,7 @@ select coalesce(max(seq), 0) from {outbox};
 
 -- name: moving_wal.page
 select max(seq), count(*) from (
-  select seq from {outbox} where settled_at is null and seq > cast(:after as bigint)
+  select seq from {outbox} where settled_at is null and seq > cast(:after as bigint) and seq <= cast(:top as bigint)
   order by seq limit cast(:limit as integer)) page;
 
 -- name: moving_wal.mark
@@ -89,12 +89,30 @@ from {outbox} where seq = any (cast(:seqs as bigint[])) and settled_at is null
 order by seq
 on conflict (side, consumer, topic, held_key, event_id) do nothing;
 
--- name: moving_wal.silence
--- From now on an append without a table finds nobody who reads it, and refuses.
+-- name: moving_wal.say
+select set_config('relevo.publish', cast(:what as text), true);
+
+-- name: moving_wal.publish
+-- What was said in the same transaction: by it an append without a table sees whether anybody reads it (`wal.emit`).
 do $relevo$
+declare
+  name text := '{prefix}' || left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 14) || '_'
+               || left(md5(current_database() || '.' || '{schema}'), 8);
 begin
-  execute format('alter publication %I set (publish = '''')',
-    '{prefix}' || left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 14) || '_'
-    || left(md5(current_database() || '.' || '{schema}'), 8));
+  if exists (select from pg_publication where pubname = name) then
+    execute format('alter publication %I set (publish = %L)', name, current_setting('relevo.publish'));
+  end if;
 end
 $relevo$;
+
+-- name: moving_wal.share_lanes
+-- Nobody can take a lane until this transaction ends.
+select lane, epoch, holder is not null and expires_at > clock_timestamp() from {lane} order by lane for share;
+
+-- name: moving_wal.older
+-- Sessions of this database that look at it as it was before that xid was drawn, and may emit by what they see. Everybody
+-- may see this much of them. Vacuum is nobody's.
+select count(*) from pg_stat_activity
+where datname = current_database() and usesysid is not null and pid <> pg_backend_pid()
+  and coalesce(backend_type, '') <> 'walsender'
+  and age(backend_xmin) >= age(cast(cast(cast(:xid as text) as xid8) as xid));

@@ -16,7 +16,8 @@ select current_database(), current_user, current_setting('server_version_num')::
        (select c.relname from pg_class c where c.oid = to_regclass('{outbox}')),
        p.pubinsert, p.pubviaroot,
        exists (select from pg_publication_rel r where r.prpubid = p.oid and r.prrelid = to_regclass('{outbox}'))
-         or coalesce(p.puballtables, false)
+         or coalesce(p.puballtables, false),
+       coalesce(pg_has_role(p.pubowner, 'usage'), true)
 from (select 1) as one
 left join pg_publication p on p.pubname = :slot;
 
@@ -150,13 +151,14 @@ set snapshot = excluded.snapshot, high_water = excluded.high_water, window_snaps
 
 -- name: wal.emit
 -- One round trip: the events in the order of the array, and whether anybody reads them. Without a slot they would be lost
--- without a word; once the source was moved, the publication publishes nothing.
+-- without a word. Once the source was moved, the publication publishes nothing; before it is, truncations as well (which
+-- nobody looks at): the slot of a move that is not over may go as it came.
 select count(pg_logical_emit_message(true, :channel, content)),
-       (select count(*) from pg_replication_slots s
+       (select count(*) from pg_replication_slots s join pg_publication p on p.pubname = s.slot_name
         where s.slot_name = '{prefix}' || left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 14)
                             || '_' || left(md5(current_database() || '.' || '{schema}'), 8)
           and s.plugin = 'pgoutput' and s.wal_status is distinct from 'lost'
-          and not exists (select from pg_publication p where p.pubname = s.slot_name and not p.pubinsert))
+          and p.pubinsert and not (p.pubtruncate and not p.pubdelete))
 from (select content from unnest(cast(:contents as bytea[])) with ordinality as given (content, place) order by place)
      as ordered;
 
