@@ -1,4 +1,5 @@
-"""The crash matrix over relays that read the write-ahead log: every point of the relay, killed, frozen or cut off."""
+"""The crash matrix over relays that read the write-ahead log: every point of the relay, killed, frozen or cut off, and
+every point of a move back to `mark`."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from tests.support.private_postgres import PrivatePostgres
 from tests.support.wal import wal_database, wal_server  # noqa: F401 - a fixture
 
 CASES = [case for case in product() if case.part == "relay" and case.stack.startswith("postgres")]
+MOVES = [case for case in product(()) if case.part == "source" and case.stack.startswith("postgres")]
 ONE = Case("relay.settled", "kill", "postgres-kafka")
 """Settled in memory, not saved yet: the point that only this source has."""
 
@@ -57,4 +59,18 @@ def test_relays_on_the_write_ahead_log(
     wal_server: PrivatePostgres,  # noqa: F811
 ) -> None:
     """FAILURES rows 11, 14 and 23: every point and every action, on Kafka and RabbitMQ."""
+    row(case, tmp_path, request, record_property)
+
+
+@pytest.mark.soak
+@pytest.mark.xdist_group("wal")
+@pytest.mark.parametrize("case", MOVES, ids=str)
+def test_moves_out_of_the_write_ahead_log(
+    case: Case,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
+    wal_server: PrivatePostgres,  # noqa: F811
+) -> None:
+    """HARD 8, FAILURES row 14: every point and every action, on Kafka and RabbitMQ."""
     row(case, tmp_path, request, record_property)

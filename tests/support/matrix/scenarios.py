@@ -161,9 +161,10 @@ class LettersScenario(ConsumerScenario):
 
 
 class MoveScenario(Scenario):
-    """The tables are moved to `log`, and back to `mark`, beside a writer and a relay: the way back is what is hit. It
-    sets markers, builds an index, keeps the relay from its lanes, changes the source. It repeats nothing; but a broker
-    that is slow for a moment has what it did not confirm in half a second sent again, move or no move."""
+    """The tables are moved to `log` (or begin in `wal`), and back to `mark`, beside a writer and a relay: the way back
+    is what is hit. It sets markers, builds an index, keeps the relay from its lanes, changes the source. It repeats
+    nothing; but a broker that is slow for a moment has what it did not confirm in half a second sent again, move or no
+    move."""
 
     command = True
     repeats = True
@@ -174,7 +175,8 @@ class MoveScenario(Scenario):
 
     def before(self) -> None:
         self.system.write(20)
-        asyncio.run(self._there())
+        if self.system.stack.source != "wal":
+            asyncio.run(self._there())
 
     async def _there(self) -> None:
         database = database_for(self.system.settings.database)
