@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 KNOWN_FOR_S: Final = 60.0
 UNKNOWN_FOR_S: Final = 2.0
+REFUSED_FOR_S: Final = 0.25
+"""Who creates the topic and lets the parked messages go finds it known."""
 MISSING_S: Final = 5.0
 """A topic reaches every broker a moment after it was created, on a busy one more than a second. So long a missing one
 is *unavailable*: rejected at once, the first events of a new topic would be parked. Then it does not exist."""
@@ -64,7 +66,9 @@ class Topics:
 
     def learn(self, name: str, topic: Topic) -> None:
         """Remember what ``ask`` found."""
-        lasts_s = KNOWN_FOR_S if topic.refused is None else UNKNOWN_FOR_S
+        lasts_s = KNOWN_FOR_S
+        if topic.refused is not None:
+            lasts_s = REFUSED_FOR_S if isinstance(topic.refused, Rejected) else UNKNOWN_FOR_S
         self._known[name] = (time.monotonic() + lasts_s, topic)
 
     def forget(self, name: str) -> None:
