@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from relevo import Backoff, Consumer, Event, Reject, Retry
+from relevo.errors import UnreachableError
 from relevo.message import Message
 from tests.support.consumers import (
     FAST,
@@ -249,3 +250,23 @@ async def test_a_redelivery_is_recognised(store: Store) -> None:
         await settled(broker)
     assert effects(store) == [1]
     assert queue(store) == [2, 3]
+
+
+async def test_a_stop_while_the_broker_is_away_is_clean(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the broker can no longer be told is told by the next delivery: the consumer ends without an error."""
+    consumer, broker = billing(), FakeBroker()
+    asked: list[int] = []
+
+    async def flush(_: Any) -> None:
+        asked.append(1)
+        raise UnreachableError("the broker does not answer")
+
+    @consumer.on(OrderPlaced)
+    def reserve(event: Event[OrderPlaced], tx: Any) -> None:
+        insert(tx, event.data.order_id)
+
+    broker.append(order(1, "k"))
+    async with running(consumer, store, broker):
+        await settled(broker)
+        monkeypatch.setattr("tests.support.fake_subscription.FakeSubscription.flush", flush)
+    assert asked == [1] and effects(store) == [1]

@@ -224,10 +224,9 @@ class ConsumerEngine:
         draining.cancel()
         beating.cancel()
         await asyncio.gather(taking, draining, beating, return_exceptions=True)
-        try:
-            await subscription.flush()
-        finally:
-            await subscription.aclose()
+        async with contextlib.aclosing(subscription):
+            with contextlib.suppress(UnreachableError):  # a stop is a stop: what it is not told comes again
+                await subscription.flush()
         try:
             async with asyncio.timeout(2.0):
                 if shared.database.reason is None:
