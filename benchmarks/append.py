@@ -42,7 +42,7 @@ outbox = Outbox()
 Second = Callable[[psycopg.Connection[Any], int], object]
 
 
-@event("bench.order.placed", key="order_id")
+@event("bench.order.appended", key="order_id")
 @dataclass(frozen=True)
 class OrderPlaced:
     order_id: int
@@ -55,7 +55,7 @@ def nothing(connection: psycopg.Connection[Any], number: int) -> None:
 
 def plain(connection: psycopg.Connection[Any], number: int) -> None:
     body = f'{{"order_id":{number},"note":"{NOTE}"}}'.encode()
-    connection.execute(PLAIN, (str(number).encode(), "bench.order.placed", body))
+    connection.execute(PLAIN, (str(number).encode(), "bench.order.appended", body))
 
 
 def add(connection: psycopg.Connection[Any], number: int) -> None:

@@ -35,6 +35,8 @@ _SESSION_OPTIONS = (
 (30 of the 40 ms that one of 2,000 rows took), or compile it."""
 _BY_INDEX = "-c enable_seqscan=off -c enable_bitmapscan=off -c plan_cache_mode=force_generic_plan"
 _CONNECT_TIMEOUT_S = 5
+_ENDED = ("57P01", "57P02", "57P03")
+"""The server shuts down, crashed, or starts. Which of this and a closed socket is seen first is a matter of chance."""
 
 
 class PostgresDatabase:
@@ -152,8 +154,9 @@ class PostgresDatabase:
 
     def _explained(self, error: psycopg.Error) -> Exception:
         sqlstate = error.sqlstate
-        if sqlstate is None and isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)):
-            sqlstate = "08006"
+        lost = isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)) and sqlstate is None
+        if lost or sqlstate in _ENDED:
+            sqlstate = sqlstate or "08006"
             # Whatever broke this connection broke its siblings too, more likely than not: start afresh.
             idle, self._idle = self._idle, []
             for connection, _ in idle:
