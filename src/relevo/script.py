@@ -59,6 +59,12 @@ def run(script: Script[T], execute: Execute) -> T:
         script.close()
 
 
+def after(first: Script[None], then: Script[T]) -> Script[T]:
+    """``then`` behind ``first``, which locks or proves what it relies on: one script, so one transaction."""
+    yield from first
+    return (yield from then)
+
+
 async def arun(script: Script[T], execute: AsyncExecute) -> T:
     """Drive ``script`` with an awaitable ``execute``. Cancellation reaches the statement that is being awaited."""
     try:

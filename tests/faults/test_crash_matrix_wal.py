@@ -50,7 +50,7 @@ def test_killed_before_the_position_is_saved(
 
 @pytest.mark.soak
 @pytest.mark.xdist_group("wal")
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *MOVES], ids=str)
 def test_relays_on_the_write_ahead_log(
     case: Case,
     tmp_path: Path,
@@ -58,19 +58,6 @@ def test_relays_on_the_write_ahead_log(
     record_property: Callable[[str, object], None],
     wal_server: PrivatePostgres,  # noqa: F811
 ) -> None:
-    """FAILURES rows 11, 14 and 23: every point and every action, on Kafka and RabbitMQ."""
-    row(case, tmp_path, request, record_property)
-
-
-@pytest.mark.soak
-@pytest.mark.xdist_group("wal")
-@pytest.mark.parametrize("case", MOVES, ids=str)
-def test_moves_out_of_the_write_ahead_log(
-    case: Case,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    record_property: Callable[[str, object], None],
-    wal_server: PrivatePostgres,  # noqa: F811
-) -> None:
-    """HARD 8, FAILURES row 14: every point and every action, on Kafka and RabbitMQ."""
+    """FAILURES rows 11, 14 and 23, HARD 8: every point of a relay and of a move, and every action, on Kafka and
+    RabbitMQ."""
     row(case, tmp_path, request, record_property)

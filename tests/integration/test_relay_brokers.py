@@ -148,7 +148,7 @@ async def test_what_was_held_arrives_as_it_was(stack: Stack) -> None:
         assert refused(stack.store) == [("unknown_topic", len(messages))]
         await stack.open()
 
-        async def drained() -> bool:  # a publisher remembers for seconds that the topic does not exist
+        async def drained() -> bool:  # a publisher remembers for a moment that the topic does not exist
             await redrive(relay.database, Selection(side="relay"), Operator("ann"))
             return not refused(stack.store)
 

@@ -25,15 +25,13 @@ from relevo.settings import Settings
 from relevo.sources.wal import tail
 from relevo.storage import duties, moving_wal
 from tests.integration.test_source_move import KEYS, TOPIC, arrived, in_order, moved, settings_of
-from tests.support.moves import Dying, Killed, account, emit
+from tests.support.moves import SLOTS, WAYS, Dying, Killed, account, emit, source
 from tests.support.private_postgres import PrivatePostgres, private_postgres
 from tests.support.relays import Store, postgres_store
 from tests.support.waiting import eventually, eventually_sync
 from tests.support.wal import wal_database, wal_server  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.xdist_group("wal")
-
-SLOTS = "select count(*) from pg_replication_slots where database = current_database()"
 
 
 @pytest.fixture
@@ -47,10 +45,6 @@ async def database(store: Store) -> AsyncIterator[Database]:
     opened = database_for(store.settings)
     yield opened
     await opened.aclose()
-
-
-def source(store: Store) -> str:
-    return str(store.query("select source from relevo_meta")[0][0])
 
 
 def refused(store: Store) -> bool:
@@ -188,7 +182,7 @@ async def test_frozen_while_it_holds_it_loses_its_locks(
         assert in_order(await arrived(settings, 20))
 
 
-@pytest.mark.parametrize("way", [("mark", "wal"), ("log", "wal"), ("wal", "mark"), ("wal", "log")])
+@pytest.mark.parametrize("way", WAYS)
 async def test_a_relay_that_starts_in_the_middle(
     store: Store, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, way: tuple[str, str]
 ) -> None:
@@ -217,7 +211,7 @@ async def test_a_relay_that_starts_in_the_middle(
     assert sorted(payload for _, payload in found) == list(range(45)) and in_order(found)
 
 
-@pytest.mark.parametrize("way", [("mark", "wal"), ("log", "wal"), ("wal", "mark"), ("wal", "log")])
+@pytest.mark.parametrize("way", WAYS)
 async def test_a_prepared_transaction_across_the_switch(
     store: Store, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, way: tuple[str, str]
 ) -> None:

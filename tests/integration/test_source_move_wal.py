@@ -21,7 +21,7 @@ from relevo.ops.status import status
 from relevo.relay.ownership import Ownership
 from relevo.relay.service import Relay
 from tests.integration.test_source_move import KEYS, TOPIC, arrived, in_order, moved, settings_of, writing
-from tests.support.moves import Account, account, emit, side_of
+from tests.support.moves import SLOTS, WAYS, Account, account, emit, side_of, source
 from tests.support.private_postgres import PrivatePostgres, private_postgres
 from tests.support.relays import Store, postgres_store
 from tests.support.waiting import eventually
@@ -29,17 +29,11 @@ from tests.support.wal import WalStore, reading_relay, wal_database, wal_server 
 
 pytestmark = pytest.mark.xdist_group("wal")
 
-SLOTS = "select count(*) from pg_replication_slots where database = current_database()"
-
 
 @pytest.fixture
 def store(wal_server: PrivatePostgres) -> Iterator[Store]:  # noqa: F811
     with wal_database(wal_server) as url:
         yield postgres_store(url)
-
-
-def source(store: Store) -> str:
-    return str(store.query("select source from relevo_meta")[0][0])
 
 
 def held(store: Store) -> int:
@@ -85,7 +79,7 @@ async def test_what_waits_waits_on_and_what_is_over_stays_over(
     assert await arrived(settings, 0) == [], "and nothing more came"
 
 
-@pytest.mark.parametrize("way", [("mark", "wal"), ("log", "wal"), ("wal", "mark"), ("wal", "log")])
+@pytest.mark.parametrize("way", WAYS)
 async def test_a_transaction_that_is_open_across_the_switch(store: Store, tmp_path: Path, way: tuple[str, str]) -> None:
     """FAILURES row 1: its number is below everything that was settled when the source changed. It commits afterwards,
     and its row is sent once."""

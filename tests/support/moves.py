@@ -21,6 +21,9 @@ from relevo.settings import Settings
 from tests.support.relays import Store
 from tests.support.waiting import eventually
 
+WAYS = [("mark", "wal"), ("log", "wal"), ("wal", "mark"), ("wal", "log")]
+"""From, and to."""
+SLOTS = "select count(*) from pg_replication_slots where database = current_database()"
 WHERE = """
 select encode(o.payload, 'escape')::bigint, o.seq, o.tx::text, o.settled_at::text, o.outcome,
        pg_xact_commit_timestamp(o.tx::xid)::text,
@@ -30,6 +33,10 @@ select encode(o.payload, 'escape')::bigint, o.seq, o.tx::text, o.settled_at::tex
 from relevo_outbox o where encode(o.payload, 'escape')::bigint = any (array{numbers}::bigint[]) order by o.seq
 """
 """Needs ``track_commit_timestamp``. The moves are told in order: the last one is what was in force."""
+
+
+def source(store: Store) -> str:
+    return str(store.query("select source from relevo_meta")[0][0])
 
 
 @dataclass

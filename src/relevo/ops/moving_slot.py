@@ -17,7 +17,7 @@ from relevo.ops import slot as slots
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition
 from relevo.runtime.probes import probe
-from relevo.script import Script
+from relevo.script import Script, after
 from relevo.settings import Settings
 from relevo.sources.wal.stream import Chunk
 from relevo.sources.wal.tail import Take, read_tail
@@ -61,7 +61,7 @@ class MovedSlot:
         if slot.status == "lost" or slot.invalid:
             self.report(f"the slot {self.slot} is lost: what was emitted without a table and not read went with it")
             return
-        await self._locking(self._closing())
+        await self._locking(after(self.hold(), steps.publish(steps.CLOSED)))
         await self._until_ended(sessions=True)
         taken = await self._take()
 
@@ -69,10 +69,6 @@ class MovedSlot:
             await self._locking(self._written(taken, position, chunk))
 
         await self._read_taken(taken, write)
-
-    def _closing(self) -> Script[None]:
-        yield from self.hold()
-        yield from steps.publish(steps.CLOSED)
 
     def _written(self, taken: Taken, position: Position, chunk: Chunk) -> Script[None]:
         # Rows, those too that cannot be read, stand in the table: whoever reads it knows what to do with them.

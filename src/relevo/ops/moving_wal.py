@@ -30,7 +30,7 @@ from functools import partial
 from relevo.ops import slot as slots
 from relevo.ops.moving_slot import MovedSlot, asides_of
 from relevo.runtime.probes import probe
-from relevo.script import Script
+from relevo.script import Script, after
 from relevo.sources.wal.stream import Chunk
 from relevo.storage import moving_wal as steps
 from relevo.storage import slotting, waling
@@ -108,16 +108,16 @@ class WalSide(MovedSlot):
 
         stored = Stored(*self._system, Position(self._start), 0, None)
         reached = await self._read(stored, take, partial(slotting.terminate, self.slot), xids)
-        after, count, held = -(2**63), SEQS, 0
+        passed, count, held = -(2**63), SEQS, 0
         while count == SEQS:
             await self.keep()
-            seqs = await self.database.run(steps.unsettled(origin, place[0], after, SEQS), read_only=True)
+            seqs = await self.database.run(steps.unsettled(origin, place[0], passed, SEQS), read_only=True)
             count = len(seqs)
             for first in range(0, count, COPIES):
                 await self.keep()
-                await self._locking(_copied(alone, seqs[first : first + COPIES]))
+                await self._locking(after(alone(), steps.copy(seqs[first : first + COPIES])))
                 probe("source.held")
-            after, held = (seqs[-1] if seqs else after), held + count
+            passed, held = (seqs[-1] if seqs else passed), held + count
         if held or late:
             self.report(f"{held + len(late):,} messages wait: they are held, and sent before anything newer")
         return Entry(place, self._start, reached, self._system, late)
@@ -133,12 +133,12 @@ class WalSide(MovedSlot):
     async def settle_rest(self, target: str, marked: int) -> tuple[Exit, int]:
         """No relay owns a lane: the markers that ``target`` needs; ``marked`` and how many they were."""
         left = await self._look_back()
-        after: int | None = -(2**63) if target == "mark" else left.place[1]
-        while after is not None:
+        passed: int | None = -(2**63) if target == "mark" else left.place[1]
+        while passed is not None:
             await self.keep()
-            page = await self.database.run(steps.mark(after, left.top, MARKS, left.snapshot, left.unsettled))
+            page = await self.database.run(steps.mark(passed, left.top, MARKS, left.snapshot, left.unsettled))
             marked += page.marked
-            after = page.last if page.seen == MARKS else None
+            passed = page.last if page.seen == MARKS else None
             probe("source.held")
         return left, marked
 
@@ -177,11 +177,6 @@ class _Rest:
         self.count += len(chunk.seqs)
         self.bare = self.bare or any(seq <= 0 for seq in chunk.seqs)
         self.seqs += [seq for seq in chunk.seqs if seq > 0]
-
-
-def _copied(alone: Callable[[], Script[None]], seqs: Sequence[int]) -> Script[None]:
-    yield from alone()
-    yield from steps.copy(seqs)
 
 
 def _whole(xid: int, near: int) -> int:

@@ -16,7 +16,7 @@ from relevo.clients.replication import ReplicationConnection, ReplicationError
 from relevo.clients.texts import text_session
 from relevo.errors import CheckFailedError, ConfigError, SchemaError
 from relevo.ports.database import Database
-from relevo.script import Script
+from relevo.script import Script, after
 from relevo.settings import Settings
 from relevo.sources.wal.slots import publication_problem, room_problem, server_problem, slot_problem
 from relevo.storage import moving_wal, slotting, waling
@@ -199,11 +199,7 @@ async def _drop(database: Database, name: str, fence: Fence) -> bool:
 
 
 async def _run(database: Database, fence: Fence, act: Script[T]) -> T:
-    def fenced() -> Script[T]:
-        yield from fence()
-        return (yield from act)
-
-    return await database.run(fenced(), idle_timeout_s=IDLE_S)
+    return await database.run(after(fence(), act), idle_timeout_s=IDLE_S)
 
 
 async def _identify(settings: Settings) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from relevo.outcome import PublishOutcome, Rejected, Unavailable
 T = TypeVar("T")
 
 KNOWN_FOR_S: Final = 60.0
-UNKNOWN_FOR_S: Final = 2.0
+AWAY_FOR_S: Final = 2.0
 REFUSED_FOR_S: Final = 0.25
 """Who creates the topic and lets the parked messages go finds it known."""
 MISSING_S: Final = 5.0
@@ -68,7 +68,7 @@ class Topics:
         """Remember what ``ask`` found."""
         lasts_s = KNOWN_FOR_S
         if topic.refused is not None:
-            lasts_s = REFUSED_FOR_S if isinstance(topic.refused, Rejected) else UNKNOWN_FOR_S
+            lasts_s = REFUSED_FOR_S if isinstance(topic.refused, Rejected) else AWAY_FOR_S
         self._known[name] = (time.monotonic() + lasts_s, topic)
 
     def forget(self, name: str) -> None:
