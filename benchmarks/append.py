@@ -3,9 +3,10 @@
 ``python -m benchmarks.append [--seconds 8] [--runs 3] [--writers 8] [--sources mark,log]``: writers are processes with
 one psycopg connection each, on the same cores as the database (fsync and synchronous_commit as it has them). A
 transaction inserts an order; ``plain`` inserts a second row, payload and key of the same size, into a table with a
-primary key; ``add`` writes the event with ``outbox.add`` in its place, on the indexes of that source; ``alone`` writes
-no second row. ``… in a pipeline`` sends the same statements and the commit in psycopg's pipeline mode. The variants
-alternate; the tables are emptied and a checkpoint made before each. The ratios are of one round of runs.
+primary key; ``by hand`` encodes the event and writes the outbox of most articles, with columns as Debezium's event
+router expects; ``add`` writes the event with ``outbox.add`` in its place, on the indexes of that source; ``alone``
+writes no second row. ``… in a pipeline`` sends the same statements and the commit in psycopg's pipeline mode. The
+variants alternate; the tables are emptied and a checkpoint made before each. The ratios are of one round of runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import multiprocessing
 import os
 import secrets
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
 
 from benchmarks.drain import settings_of
@@ -33,9 +36,16 @@ from relevo.settings import DatabaseSettings, RelaySettings, Settings
 TABLES = """
 create table orders (id bigint generated always as identity primary key, customer int, cents int, note text);
 create table plain (id bigint generated always as identity primary key, key bytea, type text, payload bytea);
+create table by_hand (id uuid primary key, aggregatetype text not null, aggregateid text not null, type text not null,
+  payload bytea, headers jsonb, created_at timestamptz not null default now());
+create index on by_hand (created_at);
 """
 NOTE = "y" * 200
 ORDER = "insert into orders (customer, cents, note) values (%s, %s, %s)"
+BY_HAND = (
+    "insert into by_hand (id, aggregatetype, aggregateid, type, payload, headers) "
+    "values (%s, %s, %s, %s, %s, cast(%s as jsonb))"
+)
 PLAIN = "insert into plain (key, type, payload) values (%s, %s, %s)"
 
 outbox = Outbox()
@@ -58,11 +68,16 @@ def plain(connection: psycopg.Connection[Any], number: int) -> None:
     connection.execute(PLAIN, (str(number).encode(), "bench.order.appended", body))
 
 
+def by_hand(connection: psycopg.Connection[Any], number: int) -> None:
+    body = msgspec.json.encode(OrderPlaced(number, NOTE))
+    connection.execute(BY_HAND, (uuid.uuid4(), "bench.order", str(number), "bench.order.appended", body, "{}"))
+
+
 def add(connection: psycopg.Connection[Any], number: int) -> None:
     outbox.add(connection, OrderPlaced(number, NOTE))
 
 
-SECOND: dict[str, Second] = {"alone": nothing, "plain": plain, "add": add}
+SECOND: dict[str, Second] = {"alone": nothing, "plain": plain, "by hand": by_hand, "add": add}
 
 
 def write(url: str, what: str, pipelined: bool, seconds: float, ready: Barrier, counts: Any, number: int) -> None:
@@ -118,7 +133,7 @@ def databases(admin_url: str, sources: list[str]) -> Iterator[dict[str, str]]:
 def measure(url: str, what: str, pipelined: bool, seconds: float, writers: int) -> float:
     """Commits/s of all writers together."""
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("truncate orders, plain, relevo_outbox")
+        connection.execute("truncate orders, plain, by_hand, relevo_outbox")
         connection.execute("checkpoint")
     context = multiprocessing.get_context("spawn")
     ready, counts = context.Barrier(writers), context.Array("q", writers)
@@ -146,9 +161,9 @@ def main() -> None:
     print(f"machine: {machine()}\nPostgreSQL: {settings_of(database)}")
     print(f"{arguments.writers} writers, {arguments.seconds:g} s a run, {arguments.runs} alternating runs\n")
     first = sources[0]
-    cases = [("alone", first, False), ("plain", first, False)]
+    cases = [(what, first, False) for what in ("alone", "plain", "by hand")]
     cases += [("add", source, False) for source in sources]
-    cases += [("plain", first, True), ("add", sources[-1], True)]
+    cases += [("plain", first, True), ("by hand", first, True), ("add", sources[-1], True)]
     rates: dict[tuple[str, str, bool], list[float]] = {case: [] for case in cases}
     with databases(database, sources) as urls:
         for number in range(arguments.runs):

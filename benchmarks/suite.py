@@ -38,7 +38,7 @@ FULL: tuple[tuple[str, ...], ...] = (
     ("latency", "--relays", f"log,{OTHERS}", "--rates", "100"),
     ("indexes",),
     ("scale",),
-    ("memory",),
+    ("memory", "--large", "5000000"),
     ("consume",),
     ("consume", "--sync", "--from", "memory"),
     ("append",),
