@@ -50,10 +50,12 @@ def read(bootstrap: str, ends: Mapping[tuple[str, int], int]) -> Arrived:
             for message in messages:
                 if message.error() is not None:
                     raise SystemExit(f"the messages could not be read back: {message.error()}")
-                if message.offset() >= ends[message.topic(), message.partition()]:
+                topic, partition, offset = message.topic(), message.partition(), message.offset()
+                assert topic is not None and partition is not None and offset is not None
+                if offset >= ends[topic, partition]:
                     continue
                 left -= 1
-                event, place = number(message.value()), (message.topic(), message.key() or b"")
+                event, place = number(message.value()), (topic, message.key() or b"")
                 if event in seen:
                     repeated += 1
                     continue

@@ -18,7 +18,7 @@ import psycopg
 from benchmarks import latency
 from benchmarks.drain import Bench, _listener, settings_of
 from benchmarks.measure import machine, spread, table
-from benchmarks.relays import RELAYS, Relay
+from benchmarks.relays import OURS, Relay
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Found:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--relays", default="log,mark", help=", ".join(RELAYS))
+    parser.add_argument("--relays", default="log,mark", help=", ".join(OURS))
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -64,7 +64,7 @@ def main() -> None:
     for number in range(arguments.runs):
         for name in arguments.relays.split(","):
             for held in (False, True) if number % 2 == 0 else (True, False):
-                plain = RELAYS[name]
+                plain = OURS[name]
                 relay = Beside(plain.name, plain.source) if held else plain
                 one = found.setdefault((name, held), Found())
                 drained = bench.run(relay, pids)

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -28,6 +29,7 @@ from benchmarks.drain import settings_of
 from benchmarks.measure import machine, spread, table
 from benchmarks.outage import CONSUMER, FILL, PAYLOAD_BYTES, _database, _declare
 from relevo.brokers import broker_for
+from relevo.brokers.kafka import CAPABILITIES
 from relevo.ops.migrate import migrate
 from relevo.settings import load
 from tests.support.ledger.outages import stored
@@ -78,7 +80,7 @@ async def _check(broker_url: str, topic: str, keys: int, events: int) -> None:
     """Read everything back: complete, and in order within each key."""
     subscription = await broker_for(broker_url).subscribe(CONSUMER, [topic])
     last: dict[bytes, int] = {}
-    ids = set()
+    ids: set[UUID] = set()
     try:
         while len(ids) < events:
             deliveries = await subscription.take(1000, 10.0)
@@ -105,7 +107,7 @@ def child(config: str, *, waves: bool) -> None:
     from relevo.cli.main import main as relevo
 
     if waves:
-        publisher.KafkaPublisher.capabilities = msgspec.structs.replace(publisher.CAPABILITIES, prefix_safe=False)
+        publisher.KafkaPublisher.capabilities = msgspec.structs.replace(CAPABILITIES, prefix_safe=False)
     relevo(["--config", config, "relay"])
 
 

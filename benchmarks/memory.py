@@ -1,8 +1,8 @@
-"""Does memory depend on the backlog? Peak RSS of relay and consumer with 50,000 and with 1,000,000 waiting messages.
+"""Does memory depend on the backlog? Peak RSS of relay and consumer with 50,000 and with 5,000,000 waiting messages.
 
-``python -m benchmarks.memory [--small 50000] [--large 1000000] [--consumer-seconds 60]``: the relay drains each backlog
-whole; the consumer then works on what the relay left in Kafka for a fixed time. Both must stay flat: what is in flight
-is bounded by count and by bytes, whatever waits.
+``python -m benchmarks.memory [--small 50000] [--large 5000000] [--consumer-seconds 60] [--relay log]``: the relay
+drains each backlog whole; the consumer then works on what the relay left in Kafka for a fixed time. Both must stay
+flat: what is in flight is bounded by count and by bytes, whatever waits.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import psycopg
 
 from benchmarks.drain import Bench
 from benchmarks.measure import Processes, machine, table
+from benchmarks.relays import OURS, Relay
 
 
-def peak_of(bench: Bench, seconds: float) -> tuple[float, float, int]:
+def peak_of(bench: Bench, ours: Relay, seconds: float) -> tuple[float, float, int]:
     """Peak RSS in MB of the relay over the whole drain and of the consumer over ``seconds``; messages consumed."""
-    with bench.prepared() as (url, topics), tempfile.TemporaryDirectory() as folder:
-        command = bench._command("relevo", url, Path(folder))
+    with bench.prepared(ours) as (url, name, topics), tempfile.TemporaryDirectory() as folder:
+        command = ours.command(url, bench.bootstrap, name, bench.events, Path(folder))
         relay = _run(command, lambda: bench.arrived(topics) >= bench.events, {})
         consume = [*command[:-1], "consume", "benchmarks.counting:counter"]
         end = time.monotonic() + seconds
@@ -56,14 +57,16 @@ def _run(command: list[str], done: Callable[[], bool], more: dict[str, str]) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--small", type=int, default=50_000)
-    parser.add_argument("--large", type=int, default=1_000_000)
+    parser.add_argument("--large", type=int, default=5_000_000)
     parser.add_argument("--consumer-seconds", type=float, default=60.0)
+    parser.add_argument("--relay", default="log", choices=list(OURS))
     arguments = parser.parse_args()
     database, broker = os.environ["RELEVO_TEST_POSTGRES_URL"], os.environ["RELEVO_TEST_KAFKA_URL"]
     print(f"machine: {machine()}")
+    ours = OURS[arguments.relay]
     rows = [["backlog", "relay peak RSS MB", "consumer peak RSS MB", "consumed meanwhile"]]
     for events in (arguments.small, arguments.large):
-        relay, consumer, consumed = peak_of(Bench(database, broker, events), arguments.consumer_seconds)
+        relay, consumer, consumed = peak_of(Bench(database, broker, events), ours, arguments.consumer_seconds)
         rows.append([f"{events:,}", f"{relay:.0f}", f"{consumer:.0f}", f"{consumed:,}"])
         print(f"  {rows[-1]}", file=sys.stderr, flush=True)
     print(table(rows))

@@ -1,7 +1,8 @@
 """How long from the broker's return to the first event, and to the empty backlog?
 
 ``python -m benchmarks.outage [--backlog 50000] [--away 20] [--runs 3] [--brokers kafka,rabbitmq]
-[--how killed,frozen]``: PostgreSQL, one relay with default settings, and a broker of the benchmark's own. It is killed
+[--how killed,frozen]``: PostgreSQL, source ``mark`` (its rows tell when they were settled), one relay with default
+settings, and a broker of the benchmark's own. It is killed
 (SIGKILL) or frozen (SIGSTOP) for that many seconds while the backlog is written, 1,000 keys, 300 bytes. It is back when
 another client, which tries every 50 ms, was served. The first event: stored at the broker, as a third client sees it,
 and settled in the outbox, with its whole page. The normal rate is the same relay's with an equal backlog and the broker
@@ -67,7 +68,9 @@ def run(database: str, server: PrivateKafka | PrivateRabbitMQ, how: str, backlog
         topic = f"bench.{secrets.token_hex(4)}"
         asyncio.run(_declare(server.url, topic))
         config = Path(folder) / "relevo.toml"
-        config.write_text(f'[database]\nurl = "{url}"\n[broker]\nurl = "{server.url}"\n', "utf-8")
+        config.write_text(
+            f'[database]\nurl = "{url}"\n[broker]\nurl = "{server.url}"\n[relay]\nsource = "mark"\n', "utf-8"
+        )
         migrate(load(config, environ={}))
         outage = (Killed if how == "killed" else Frozen)(server, topic)
         with psycopg.connect(url, autocommit=True) as connection:

@@ -20,7 +20,7 @@ import psycopg
 
 from benchmarks.drain import KEYS, Bench, Result, _listener, settings_of
 from benchmarks.measure import machine, spread, table
-from benchmarks.relays import RELAYS, Relay
+from benchmarks.relays import OURS, Relay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--paused", type=int, default=200_000)
     parser.add_argument("--between", action="store_true", help="The backlog lies between the events, not before them.")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--relay", default="mark", help="mark, log, wal")
+    parser.add_argument("--relay", default="mark", choices=list(OURS))
     arguments = parser.parse_args()
     database, broker = os.environ["RELEVO_TEST_POSTGRES_URL"], os.environ["RELEVO_TEST_KAFKA_URL"]
     pids = {"postgres": _listener(database), "kafka": _listener(broker)}
@@ -100,7 +100,7 @@ def main() -> None:
     where = "between the events" if arguments.between else "before the events"
     print(f"{arguments.events:,} events; {arguments.paused:,} rows of a paused destination {where}", flush=True)
     bench = Bench(database, broker, arguments.events)
-    plain = RELAYS[arguments.relay]
+    plain = OURS[arguments.relay]
     paused = WithBacklog(plain.name, plain.source, paused=arguments.paused, between=arguments.between)
     found: dict[bool, list[Result]] = {False: [], True: []}
     for number in range(arguments.runs):

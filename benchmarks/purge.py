@@ -3,7 +3,8 @@
 ``python -m benchmarks.purge [--rows 1000000] [--pairs 3] [--rate 200] [--writers 2] [--then delete]``
 
 Each pair begins with that many old rows in the outbox and in the inbox, and has two runs, in alternating order: one
-without a purge and one with `relevo purge` beside a relay, a consumer and writers at a fixed rate. Publish latency is
+without a purge and one with `relevo purge` beside a relay (source ``mark``, whose rows tell when they were settled), a
+consumer and writers at a fixed rate. Publish latency is
 from a message's commit to its settlement, which follows the broker's confirmation, by the database's clock, of the
 messages written while the purge ran (or for as long without one). With ``--then partitions`` the old rows are a closed
 partition, dropped whole.
@@ -249,8 +250,8 @@ def _pairs(bench: Bench) -> bool:
     arguments = bench.arguments
     broker = os.environ.get("RELEVO_TEST_KAFKA_URL", f"embedded:{bench.folder / 'broker.db'}")
     bench.config.write_text(
-        f'[database]\nurl = "{bench.url}"\n[broker]\nurl = "{broker}"\n[retention]\nevery_s = 0\n'
-        f'then = "{arguments.then}"\n',
+        f'[database]\nurl = "{bench.url}"\n[broker]\nurl = "{broker}"\n[relay]\nsource = "mark"\n'
+        f'[retention]\nevery_s = 0\nthen = "{arguments.then}"\n',
         "utf-8",
     )
     migrate(load(bench.config, environ={}))
@@ -259,7 +260,7 @@ def _pairs(bench: Bench) -> bool:
     asyncio.run(broker_for(broker, {}).ensure_topics([bench.topic]))
     print(f"machine: {machine()}\nbroker: {urlsplit(broker).scheme}; {vars(arguments)}", flush=True)
     runs: dict[bool, list[Run]] = {False: [], True: []}
-    with bench.process("relay"), bench.process("consume", "benchmarks.purge_app:app"):
+    with bench.process("relay"), bench.process("consume", "benchmarks.effect_app:app"):
         bench.measure(purging=False, seconds=3.0)
         seconds = 10.0
         for number in range(arguments.pairs):

@@ -95,10 +95,11 @@ class Naive(Relay):
         return [sys.executable, "-m", "benchmarks.naive", url, bootstrap, str(events)]
 
 
+OURS = {source: Relay(source, source) for source in ("mark", "log", "wal")}
 RELAYS: dict[str, Contestant] = {
     relay.name: relay
     for relay in (
-        *(Relay(source, source) for source in ("mark", "log", "wal")),
+        *OURS.values(),
         Naive("naive"),
         Debezium("debezium"),
         Watermill("watermill"),

@@ -65,12 +65,8 @@ class _Columns(NamedTuple):
     """A JSON object."""
 
 
-FIXED = slice(5, 10)
-"""The columns that are the same for every message of a type."""
-
-
 class Outgoing(_Columns):
-    """One row. ``Outgoing._make(row)`` checks nothing: the table's types did."""
+    """One row. ``tuple.__new__(Outgoing, row)`` makes it and checks nothing: the table's types did."""
 
     __slots__ = ()
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Final
 from uuid import UUID
 
 from relevo.ids import foreign_id
 from relevo.message import JSON, Kind, Message
-from relevo.outgoing import FIXED, Outgoing, Sendable
+from relevo.outgoing import Outgoing, Sendable
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -26,37 +26,37 @@ BOUNDED: Final = 6
 """So many headers every message has; together they are below 2,000 bytes. More of them may be of any size."""
 
 _FIXED_MAX: Final = 10_000
-_fixed: dict[tuple[bytes, Any], Headers] = {}
-"""What all messages of a type have in common, encoded once."""
+_Fixed = tuple[bytes, Kind, str, int, str, str | None]
+_fixed: dict[_Fixed, Headers] = {}
+"""What all messages of a type have in common, encoded once: by source, kind, type, schema version, content type and
+aggregate type."""
 
 
 def encode(message: Sendable, source: bytes) -> list[tuple[str, bytes]]:
     """Headers for ``message``; ``source`` is the CloudEvents source (``urn:relevo:shop``), encoded by the caller."""
-    fixed: tuple[Any, ...]
     others: Mapping[str, str] | None
     if type(message) is Outgoing:
-        id_text, time_text = message.id_text, message.time_text
-        fixed = cast("tuple[Any, ...]", message[FIXED])
-        others = message.headers if message.headers_text is not None else None
+        # All at once: a look-up of each by its name costs a third more.
+        _, _, _, id_text, time_text, kind, type_, version, content, of_type, of_id, of_version, text = message
+        others = message.headers if text is not None else None
     else:
         id_text, time_text = str(message.event_id).encode(), message.created_at.isoformat().encode()
-        fixed = (
-            *(message.kind, message.type, message.schema_version),
-            *(message.content_type, message.aggregate_type),
-        )
+        kind, type_, version, content = message.kind, message.type, message.schema_version, message.content_type
+        of_type, of_id, of_version = message.aggregate_type, message.aggregate_id, message.aggregate_version
         others = message.headers
-    headers = [("ce_id", id_text), ("ce_time", time_text), *(_fixed.get((source, fixed)) or _make_fixed(source, fixed))]
-    if message.aggregate_id is not None:
-        headers.append(("ce_aggregateid", message.aggregate_id.encode()))
-    if message.aggregate_version is not None:
-        headers.append(("ce_aggregateversion", str(message.aggregate_version).encode()))
+    fixed = (source, kind, type_, version, content, of_type)
+    headers = [("ce_id", id_text), ("ce_time", time_text), *(_fixed.get(fixed) or _make_fixed(fixed))]
+    if of_id is not None:
+        headers.append(("ce_aggregateid", of_id.encode()))
+    if of_version is not None:
+        headers.append(("ce_aggregateversion", str(of_version).encode()))
     if others:
         headers.extend((name, value.encode()) for name, value in others.items())
     return headers
 
 
-def _make_fixed(source: bytes, fixed: tuple[Any, ...]) -> Headers:
-    kind, type_, schema_version, content_type, aggregate_type = fixed
+def _make_fixed(fixed: _Fixed) -> Headers:
+    source, kind, type_, schema_version, content_type, aggregate_type = fixed
     headers = [
         ("ce_specversion", b"1.0"),
         ("ce_source", source),
@@ -71,7 +71,7 @@ def _make_fixed(source: bytes, fixed: tuple[Any, ...]) -> Headers:
         headers.append(("ce_aggregatetype", aggregate_type.encode()))
     if len(_fixed) >= _FIXED_MAX:
         _fixed.clear()
-    _fixed[source, fixed] = headers
+    _fixed[fixed] = headers
     return headers
 
 

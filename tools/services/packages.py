@@ -37,9 +37,9 @@ def apt_install(*alternatives: str, instead: str) -> None:
         run(*command, failing=f"installing {package}", advice=advice, env=env)
 
 
-def pip_install(name: str, requirement: str, instead: str) -> Path:
-    """A virtual environment below the services folder with just this requirement; returns its site-packages."""
-    folder = opt_dir() / name
+def pip_install(name: str, requirement: str, instead: str, below: Path | None = None) -> Path:
+    """A virtual environment with just this requirement, among the binaries or `below`; returns its site-packages."""
+    folder = (below or opt_dir()) / name
     done = folder / ".done"
     advice = f"Check that pip works here, or {instead}."
     if not done.exists() or done.read_text() != requirement:

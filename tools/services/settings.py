@@ -5,6 +5,7 @@ RELEVO_SERVICES_OPT        downloaded server binaries         (default: .service
 RELEVO_SERVICES_BASE_PORT  first port tried                   (default: 21000)
 RELEVO_SERVICES_FSYNC      on = servers keep their promises over a power cut, as for benchmarks (default: off)
 RELEVO_SERVICES_ENGINE     native | compose                   (default: native, compose where only that can work)
+RELEVO_SERVICES_BESIDE     1 = binaries of further versions for `run`'s command, as for the tests (default: none)
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ def base_port() -> int:
 
 def fsync() -> bool:
     return os.environ.get("RELEVO_SERVICES_FSYNC", "off").lower() in ("on", "1", "true", "yes")
+
+
+def beside() -> bool:
+    return os.environ.get("RELEVO_SERVICES_BESIDE") == "1"
 
 
 def is_root() -> bool:

@@ -30,7 +30,7 @@ class DjangoReliableOutbox(Contestant):
         self._python()
 
     def prepare(self, url: str) -> None:
-        tables = [self._python(), HERE / "worker.py", "migrate", *_database(url)]
+        tables: list[str | Path] = [self._python(), HERE / "worker.py", "migrate", *_database(url)]
         call(tables, "making the tables of django-reliable-outbox")
 
     def command(

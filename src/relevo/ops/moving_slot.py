@@ -47,6 +47,7 @@ class MovedSlot:
 
     async def tidy(self) -> None:
         """The source is another: what was emitted meanwhile becomes rows, and the slot goes, for it fills the disk."""
+        await self._name()
         await self._empty()
         probe("source.tidied")
         await slots.remove(self.database, self.hold)
@@ -54,7 +55,6 @@ class MovedSlot:
 
     async def _empty(self) -> None:
         """What stands in the log alone behind the position becomes rows, when nobody can add to it any more."""
-        await self._name()
         slot = await self.database.run(slotting.find(self.slot), read_only=True)
         if slot is None or await self.database.run(waling.stored(self.slot), read_only=True) is None:
             return
@@ -96,6 +96,7 @@ class MovedSlot:
         return await read_tail(self.database, where, self.slot, stored, take, self.keep, end, xids=xids)
 
     async def _name(self) -> None:
+        """Whoever is called from outside asks first: only the database knows how the slot is called."""
         if not self.slot:
             self.slot = await self.database.run(slotting.slot_name(), read_only=True)
 

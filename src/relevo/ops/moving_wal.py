@@ -81,6 +81,7 @@ class WalSide(MovedSlot):
 
     async def prepare(self) -> None:
         """Publication and slot, both new, while relays read on; and wait for what ran before."""
+        await self._name()
         await self._empty()  # of a move out of ``wal`` that was given up
         self.report(f"making the slot {self.slot}: that waits for transactions that run now")
         making = asyncio.create_task(slots.make_new(self.database, self.settings, self.hold))
