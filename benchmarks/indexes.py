@@ -32,7 +32,7 @@ from benchmarks.drain import settings_of
 from benchmarks.measure import machine, spread, table
 from benchmarks.relays import RELAYS
 from relevo.catalog import Catalog, pyformat
-from relevo.clients.postgres import _BY_INDEX, PostgresDatabase, _adapted
+from relevo.clients.postgres import PostgresDatabase, _adapted
 from relevo.script import Rows, Script, Statement
 from relevo.settings import DatabaseSettings
 from relevo.storage import marking, windowing
@@ -174,18 +174,15 @@ class Bench:
                 connection.execute(after.encode())
 
     def page(self, sql: str, owner: Owns, place: Place, pages: int, scans: bool) -> Page:
-        """The same page, ``pages`` times after one that does not count. ``scans``: the table may be scanned, without
-        compiling the plan; otherwise on a session such as the source has."""
+        """The same page, ``pages`` times after one that does not count. ``scans``: the table may be scanned; otherwise
+        on a session such as the source has."""
         by_index = self.source == "log" and not scans
-        url = f"{self.url}?options=-c%20jit%3Doff" if scans else self.url
-        ms, rows = asyncio.run(self._times(sql, owner, place, pages, url, by_index))
-        options = _BY_INDEX if by_index else "-c jit=off" if scans else ""
+        ms, rows = asyncio.run(self._times(sql, owner, place, pages, by_index))
+        options = PostgresDatabase(DatabaseSettings(url=self.url))._options(by_index)
         return Page(ms, rows, self._plan(sql, next(script(self.source, owner, place)), options))
 
-    async def _times(
-        self, sql: str, owner: Owns, place: Place, pages: int, url: str, by_index: bool
-    ) -> tuple[list[float], int]:
-        database = PostgresDatabase(DatabaseSettings(url=url))
+    async def _times(self, sql: str, owner: Owns, place: Place, pages: int, by_index: bool) -> tuple[list[float], int]:
+        database = PostgresDatabase(DatabaseSettings(url=self.url))
         database._texts[_STATEMENT[self.source]] = sql
         took: list[float] = []
         rows: Rows = ()
