@@ -5,7 +5,8 @@
 Events of about 300 bytes on 10,000 keys, 12 shards; from a subscription that is loaded already (what the consumer and
 the database cost), or from Kafka (with reading, acknowledging and everything else). Every run has a database, a topic
 and a process of its own; kinds alternate, and their ratio is what counts. Measured from the first message taken to the
-last one settled, with journal, held keys and everything else of the product; each effect must be there once.
+last one settled, with journal, held keys and everything else of the product; each effect must be there once. ``bare``
+has the statements of ``pipeline`` without Relevo: a loop by hand, 100 messages in a transaction, from memory.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ from relevo.ports.broker import BrokerCapabilities, Delivery
 from relevo.settings import DatabaseSettings, Settings, load
 
 KEYS, SHARDS, PAYLOAD_BYTES = 10_000, 12, 300
-KINDS = ("one", "batches", "pipeline", "on_batch", "session")
+KINDS = ("one", "batches", "pipeline", "on_batch", "session", "bare")
+BARE = 100
+"""Messages in a transaction of ``bare``."""
 UPSERT = (
     "insert into account (id, events, total) values (%s, 1, %s) "
     "on conflict (id) do update set events = account.events + 1, total = account.total + excluded.total"
@@ -193,8 +196,30 @@ class Counted:
         return subscription
 
 
+async def bare(url: str, loaded: Sequence[Message]) -> dict[str, float]:
+    """The statements alone, by hand: what is left when Relevo, decoding and keys are taken away."""
+    async with await psycopg.AsyncConnection.connect(url) as tx:
+        await tx.execute("create table bare_inbox (id uuid primary key)")
+        await tx.commit()
+        began, cpu = time.monotonic(), time.process_time()
+        for first in range(0, len(loaded), BARE):
+            some = loaded[first : first + BARE]
+            async with tx.pipeline():
+                ids = [message.event_id for message in some]
+                await tx.execute("insert into bare_inbox select unnest(%s::uuid[]) on conflict do nothing", (ids,))
+                for number, message in enumerate(some, first):
+                    await tx.execute(UPSERT, ((message.key or b"").decode(), number % 100))
+                await tx.commit()
+        took, cpu = time.monotonic() - began, time.process_time() - cpu
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"per_s": len(loaded) / took, "cpu_us": cpu / len(loaded) * 1e6, "rss_mb": rss}
+
+
 async def child(kind: str, where: str, url: str, topic: str, events: int, sync: bool, profile: str | None) -> None:
     """One run, in this process; its figures as JSON."""
+    if kind == "bare":
+        print(json.dumps(await bare(url, messages(topic, events))))
+        return
     if "RELEVO_BENCH_DEBUG" in os.environ:
         logging.basicConfig(level=logging.DEBUG)
     given = {name: value for name, value in os.environ.items() if name.startswith("RELEVO_CONSUMER_")}
@@ -258,10 +283,10 @@ async def fill(topic: str, events: int) -> None:
     await publisher.aclose()
 
 
-def check(url: str, events: int) -> None:
+def check(url: str, events: int, inbox: str) -> None:
     """Every event has its effect once, and the journal is empty."""
     with psycopg.connect(url) as connection:
-        sql = "select (select sum(events) from account), (select count(*) from relevo_inbox), "
+        sql = f"select (select sum(events) from account), (select count(*) from {inbox}), "
         row = connection.execute(sql + "(select count(*) from relevo_journal)").fetchone()
     if row is None or (row[0], row[1], row[2]) != (events, events, 0):
         raise SystemExit(f"effects, inbox rows and journal rows are {row}, not {events}: the run does not count")
@@ -273,7 +298,7 @@ def run(kind: str, where: str, events: int, more: Sequence[str]) -> dict[str, fl
         done = subprocess.run([*command, "--events", str(events), *more], stdout=subprocess.PIPE, timeout=900)
         if done.returncode:
             raise SystemExit(f"the run of {kind} ended with {done.returncode}")
-        check(url, events)
+        check(url, events, "bare_inbox" if kind == "bare" else "relevo_inbox")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -27,7 +27,7 @@ insert into relevo_outbox (event_id, bucket, topic, key, type, payload)
 select relevo_uuid7(), relevo_bucket_of(convert_to(k, 'UTF8'), null),
        %s || '.' || (array['order', 'payment', 'shipment'])[i %% 3 + 1], convert_to(k, 'UTF8'), 'bench.order.placed',
        convert_to(rpad('{"order_id": ' || i || ', "note": "', %s - 2, 'y') || '"}', 'UTF8')
-from (select i, 'o' || i %% %s as k from generate_series(%s, %s) as i) as made
+from (select i, 'o' || i %% %s as k from generate_series(%s::int, %s::int) as i) as made
 """
 CHUNK = 10_000
 

@@ -16,7 +16,7 @@ SMALL = {
     "brokers": "--events 300 --rate 50 --seconds 1 --runs 1",
     "consume": "--events 500 --runs 1",
     "drain": "--relays log,naive --events 1000 --runs 1",
-    "held": "--relays log --events 1000 --rate 100 --seconds 1 --runs 1",
+    "held": "--relays log --events 20000 --rate 100 --seconds 1 --runs 1",
     "hotkey": "--events 500 --keys 1,100 --runs 1",
     "indexes": "--rows 3000 --pages 3 --inserts 100 --runs 1",
     "latency": "--relays log,wal --rates 50 --seconds 1 --idle-seconds 1 --runs 1",
