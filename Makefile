@@ -48,7 +48,7 @@ bench bench-full: export RELEVO_REQUIRE_SERVICES = 1
 bench: install  ## a quarter of an hour on servers of its own that keep their promises (fsync on); BENCH=drain for one
 	@$(SERVICES) run -- $(BIN)/python -m benchmarks.$(or $(BENCH),suite) $(ARGS)
 
-bench-full: install  ## every benchmark at its full size: hours
+bench-full: install  ## every benchmark at its full size: an hour and a half
 	@$(SERVICES) run -- $(BIN)/python -m benchmarks.suite --full $(ARGS)
 
 soak: install  ## the long tests: hours of faults

@@ -1,8 +1,8 @@
 """One benchmark after the other, and one report of them all.
 
 ``python -m benchmarks.suite [--full] [--only drain,append] [--report bench-report.md]``: the short list takes about a
-quarter of an hour, the full one some hours. Nothing else should run on the machine meanwhile. Each question has a file
-of its own here, which can be run by itself; the report holds what each of them prints, runs and all.
+quarter of an hour, the full one about an hour and a half. Nothing else should run on the machine meanwhile. Each
+question has a file of its own here, which can be run by itself; the report holds what each of them prints.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ SHORT: tuple[tuple[str, ...], ...] = (
 )
 FULL: tuple[tuple[str, ...], ...] = (
     ("drain", *RELAYS, "--events", "500000"),
-    ("drain", "--relays", "log,wal,debezium", "--events", "2000000"),
-    ("produce",),
-    ("latency", *RELAYS),
-    ("drain", "--relays", PEERS, "--events", "20000", "--keys", "2000"),
-    ("latency", "--relays", f"log,{OTHERS}", "--rates", "100"),
-    ("indexes",),
-    ("scale",),
+    ("drain", "--relays", "log,wal,debezium", "--events", "2000000", "--runs", "1"),
+    ("produce", "--runs", "2"),
+    ("latency", *RELAYS, "--runs", "2"),
+    ("drain", "--relays", PEERS, "--events", "20000", "--keys", "2000", "--runs", "2"),
+    ("latency", "--relays", f"log,{OTHERS}", "--rates", "100", "--seconds", "10", "--runs", "1"),
+    ("indexes", "--rows", "300000", "--runs", "2"),
+    ("scale", "--relays", "log", "--runs", "2"),
     ("memory",),
-    ("consume",),
-    ("consume", "--sync", "--from", "memory"),
+    ("consume", "--events", "40000", "--runs", "2"),
+    ("consume", "--events", "20000", "--runs", "1", "--sync", "--from", "memory"),
     ("append",),
-    ("brokers",),
-    ("poison",),
-    ("held",),
-    ("hotkey",),
-    ("pause",),
-    ("pause", "--between"),
-    ("outage",),
-    ("purge",),
-    ("purge", "--then", "partitions"),
+    ("brokers", "--runs", "2"),
+    ("poison", "--runs", "2"),
+    ("held", "--relays", "log", "--seconds", "300", "--runs", "1"),
+    ("hotkey", "--runs", "1"),
+    ("pause", "--runs", "1"),
+    ("pause", "--between", "--runs", "1"),
+    ("outage", "--brokers", "kafka", "--runs", "2"),
+    ("purge", "--pairs", "1"),
+    ("purge", "--pairs", "1", "--then", "partitions"),
 )
 
 
