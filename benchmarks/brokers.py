@@ -24,6 +24,7 @@ from pathlib import Path
 
 import psycopg
 
+from benchmarks.contestant import started
 from benchmarks.drain import settings_of
 from benchmarks.measure import Processes, machine, spread, table
 from benchmarks.outage import FILL, PAYLOAD_BYTES, _database, _declare
@@ -93,28 +94,17 @@ def _broker_url(broker: str, database: str, folder: Path) -> str:
 @contextlib.contextmanager
 def _processes(config: Path, topic: str, *, relay: bool) -> Iterator[list[subprocess.Popen[bytes]]]:
     """``relevo consume``, and ``relevo relay`` if there is a broker."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
-    environment |= {"BENCH_TOPIC": topic, "BENCH_TYPE": TYPE}
-    commands = [["consume", "benchmarks.effect_app:app"], *([["relay"]] if relay else [])]
-    with (config.parent / "log").open("wb") as log:
-        running = [
-            subprocess.Popen(
-                [sys.executable, "-m", "relevo", "--config", str(config), *command],
-                env=environment,
-                stdout=log,
-                stderr=log,
-            )
-            for command in commands
-        ]
+    logs: list[Path] = []
+    running: list[subprocess.Popen[bytes]] = []
+    with contextlib.ExitStack() as stack:
+        for command in (["consume", "benchmarks.effect_app:app"], *([["relay"]] if relay else [])):
+            full = [sys.executable, "-m", "relevo", "--config", str(config), *command]
+            logs.append(config.parent / f"{command[0]}.log")
+            running += stack.enter_context(started(full, 1, logs[-1], BENCH_TOPIC=topic, BENCH_TYPE=TYPE))
         try:
             yield running
         except SystemExit as error:
-            raise SystemExit(f"{error}\n{(config.parent / 'log').read_text()[-2000:]}") from None
-        finally:
-            for process in running:
-                process.terminate()
-            for process in running:
-                process.wait(60)
+            raise SystemExit("\n".join([str(error), *(log.read_text()[-2000:] for log in logs)])) from None
 
 
 def _effects(connection: psycopg.Connection, wanted: int, running: list[subprocess.Popen[bytes]]) -> None:

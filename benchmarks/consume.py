@@ -335,6 +335,8 @@ def main() -> None:
     for number in range(arguments.runs):
         for where in arguments.where.split(","):
             for kind in arguments.kinds.split(","):
+                if kind == "bare" and where != "memory":
+                    continue
                 found = run(kind, where, arguments.events // (5 if kind == "one" else 1), more)
                 results.setdefault((where, kind), []).append(found)
                 print(

@@ -110,10 +110,16 @@ class Contestant(ABC):
         """What would outlive the database."""
 
 
+def clean(**more: str) -> dict[str, str]:
+    """This environment without settings of Relevo's, and ``more``."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")} | more
+
+
 @contextlib.contextmanager
-def started(command: list[str], copies: int, log: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """``copies`` of a process that write to ``log``; ended, by force after 30 s, when the block is left."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
+def started(command: list[str], copies: int, log: Path, **more: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """``copies`` of a process that write to ``log``; ended, by force after 30 s, when the block is left. ``more``: of
+    their environment."""
+    environment = clean(**more)
     with log.open("wb") as stream:
         running = [subprocess.Popen(command, env=environment, stdout=stream, stderr=stream) for _ in range(copies)]
         try:

@@ -25,6 +25,7 @@ from uuid import UUID
 import msgspec
 import psycopg
 
+from benchmarks.contestant import clean
 from benchmarks.drain import settings_of
 from benchmarks.measure import machine, spread, table
 from benchmarks.outage import CONSUMER, FILL, PAYLOAD_BYTES, _database, _declare
@@ -48,11 +49,10 @@ def run(database: str, broker_url: str, source: str, keys: int, events: int, *, 
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(FILL.encode(), (topic, PAYLOAD_BYTES, keys, events))
             connection.execute("vacuum analyze relevo_outbox")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
         command = [sys.executable, "-m", "benchmarks.hotkey", "--child", str(config)]
         command += ["--waves"] if waves else []
         began = time.monotonic()
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, env=clean(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             asyncio.run(_stored(broker_url, topic, events, process))
             took = time.monotonic() - began

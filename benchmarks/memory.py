@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psycopg
 
+from benchmarks.contestant import clean
 from benchmarks.drain import Bench
 from benchmarks.measure import Processes, machine, table
 from benchmarks.relays import OURS, Relay
@@ -58,9 +59,8 @@ def peak_of(bench: Bench, ours: Relay, seconds: float) -> tuple[float, float, in
 
 
 def _run(command: list[str], done: Callable[[], bool], more: dict[str, str]) -> float:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")} | more
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(command, env=clean(**more), stdout=log, stderr=log)
         measured = Processes([process.pid])
         try:
             while not done():

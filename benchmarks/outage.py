@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from benchmarks.contestant import clean
 from benchmarks.measure import machine, spread, table
 from relevo.brokers import broker_for
 from relevo.ops.migrate import migrate
@@ -93,9 +94,8 @@ def run(database: str, server: PrivateKafka | PrivateRabbitMQ, how: str, backlog
 @contextmanager
 def _relay(config: Path) -> Iterator[None]:
     """``relevo relay`` until the block ends."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
     command = [sys.executable, "-m", "relevo", "--config", str(config), "relay"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=clean(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
         assert process.poll() is None, "the relay ended by itself"

@@ -36,6 +36,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 import psycopg
 
+from benchmarks.contestant import clean
 from benchmarks.measure import machine, spread, table
 from relevo.brokers import broker_for
 from relevo.ops.migrate import migrate
@@ -219,10 +220,6 @@ class Bench:
         finally:
             process.terminate()
             process.wait(60)
-
-
-def clean(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")} | more
 
 
 def main() -> None:

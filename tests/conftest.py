@@ -7,7 +7,6 @@ One that is missing skips the test; with RELEVO_REQUIRE_SERVICES=1 (as in CI) it
 
 from __future__ import annotations
 
-import os
 import platform
 import secrets
 import sys
@@ -22,6 +21,7 @@ if str(REPO) not in sys.path:
     sys.path.insert(0, str(REPO))  # for tools.services, also when pytest is not started from the repository
 
 from tests.support.matrix.report import pytest_terminal_summary  # noqa: E402, F401 - a hook
+from tests.support.missing import missing  # noqa: E402
 from tools.services import service  # noqa: E402
 from tools.services.kafka import VERSION as OUR_KAFKA_VERSION  # noqa: E402
 
@@ -80,12 +80,9 @@ def pg_database(postgres_url: str) -> Iterator[str]:
 
 def _url(name: str) -> str:
     server = service(name)
-    if server.running:
-        return server.url
-    problem = f"{LABELS[name]} is not running: make services-up"
-    if os.environ.get("RELEVO_REQUIRE_SERVICES") == "1":
-        pytest.fail(problem, pytrace=False)
-    pytest.skip(problem)
+    if not server.running:
+        missing(f"{LABELS[name]} is not running: make services-up")
+    return server.url
 
 
 def _describe_postgres() -> str:

