@@ -14,19 +14,18 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.synchronize import Barrier
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import psycopg
 
+from benchmarks import scratch
 from benchmarks.drain import settings_of
 from benchmarks.measure import machine, spread, table
 from relevo import Outbox, event
@@ -108,26 +107,17 @@ def write(url: str, what: str, pipelined: bool, seconds: float, ready: Barrier, 
 @contextmanager
 def databases(admin_url: str, sources: list[str]) -> Iterator[dict[str, str]]:
     """One for each source, with its indexes."""
-    names = {source: f"bench_{secrets.token_hex(4)}" for source in sources}
-    urls = {source: urlsplit(admin_url)._replace(path=f"/{name}").geturl() for source, name in names.items()}
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        try:
-            for source, name in names.items():
-                admin.execute(f"create database {name}")
-                settings = Settings(
-                    database=DatabaseSettings(url=urls[source]),
-                    relay=RelaySettings(source=source),  # type: ignore[arg-type]
-                )
-                migrate(settings)
-                with psycopg.connect(urls[source]) as connection:
-                    connection.execute(TABLES)
-            yield urls
-        finally:
-            for name in names.values():
-                admin.execute(
-                    "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", (name,)
-                )
-                admin.execute(f"drop database if exists {name} with (force)")
+    with ExitStack() as stack:
+        urls = {source: stack.enter_context(scratch.database(admin_url)) for source in sources}
+        for source, url in urls.items():
+            settings = Settings(
+                database=DatabaseSettings(url=url),
+                relay=RelaySettings(source=source),  # type: ignore[arg-type]
+            )
+            migrate(settings)
+            with psycopg.connect(url) as connection:
+                connection.execute(TABLES)
+        yield urls
 
 
 def measure(url: str, what: str, pipelined: bool, seconds: float, writers: int) -> float:

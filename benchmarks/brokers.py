@@ -24,10 +24,11 @@ from pathlib import Path
 
 import psycopg
 
+from benchmarks import scratch
 from benchmarks.contestant import started
 from benchmarks.drain import settings_of
 from benchmarks.measure import Processes, machine, spread, table
-from benchmarks.outage import FILL, PAYLOAD_BYTES, _database, _declare
+from benchmarks.scratch import PAYLOAD_BYTES
 from relevo.ops.migrate import migrate
 from relevo.settings import load
 
@@ -56,7 +57,7 @@ class Result:
 
 
 def run(database: str, broker: str, events: int, rate: int, seconds: float) -> Result:
-    with _database(database) as url, tempfile.TemporaryDirectory() as folder:
+    with scratch.database(database) as url, tempfile.TemporaryDirectory() as folder:
         topic = f"bench.{secrets.token_hex(4)}"
         broker_url = _broker_url(broker, url, Path(folder))
         config = Path(folder) / "relevo.toml"
@@ -64,12 +65,12 @@ def run(database: str, broker: str, events: int, rate: int, seconds: float) -> R
             f'[database]\nurl = "{url}"\n[broker]\nurl = "{broker_url}"\n[relay]\nsource = "log"\n', "utf-8"
         )
         migrate(load(config, environ={}))
-        asyncio.run(_declare(broker_url, topic))
+        asyncio.run(scratch.declare(broker_url, topic))
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(
                 "create table bench_effect (event_id uuid not null, at timestamptz default clock_timestamp())"
             )
-            connection.execute(FILL.encode(), (topic, PAYLOAD_BYTES, KEYS, events))
+            scratch.fill(connection, topic, events, KEYS)
             connection.execute("vacuum analyze relevo_outbox")
             began = time.monotonic()
             with _processes(config, topic, relay=broker != "postgres") as running:

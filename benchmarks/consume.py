@@ -20,7 +20,6 @@ import logging
 import os
 import pstats
 import resource
-import secrets
 import subprocess
 import sys
 import time
@@ -28,13 +27,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from benchmarks import scratch
 from benchmarks.measure import machine, spread, table
 from relevo import Consumer, Event, event
 from relevo.brokers import broker_for
@@ -249,24 +248,19 @@ async def child(kind: str, where: str, url: str, topic: str, events: int, sync: 
 @contextlib.contextmanager
 def prepared(where: str, events: int) -> Iterator[tuple[str, str]]:
     """A database with Relevo's tables and the account table, and a topic, loaded if it is Kafka's."""
-    admin, name = os.environ["RELEVO_TEST_POSTGRES_URL"], f"bench_{secrets.token_hex(4)}"
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f"create database {name}")
-    url = urlsplit(admin)._replace(path=f"/{name}").geturl()
-    try:
+    with scratch.database(os.environ["RELEVO_TEST_POSTGRES_URL"]) as url:
+        name = scratch.name_of(url)
         migrate(Settings(database=DatabaseSettings(url=url)))
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("create table account (id text primary key, events bigint, total bigint)")
             connection.execute("checkpoint")
         if where == "kafka":
             asyncio.run(fill(name, events))
-        yield url, name
-    finally:
-        with psycopg.connect(admin, autocommit=True) as connection:
-            connection.execute(f"drop database if exists {name} with (force)")
-        if where == "kafka":
-            client = _admin()
-            client.delete_topics([name])[name].result(20)
+        try:
+            yield url, name
+        finally:
+            if where == "kafka":
+                _admin().delete_topics([name])[name].result(20)
 
 
 def _admin() -> AdminClient:

@@ -106,8 +106,8 @@ class Contestant(ABC):
         """How many events are settled, where that is said of each."""
         return None
 
-    def drop(self, url: str) -> None:  # noqa: B027 - most leave nothing
-        """What would outlive the database."""
+    def end(self) -> None:  # noqa: B027 - most leave nothing
+        """Let go of what this process has open; database and slots are dropped afterwards."""
 
 
 def clean(**more: str) -> dict[str, str]:

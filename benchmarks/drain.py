@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import secrets
 import statistics
 import subprocess
 import tempfile
@@ -29,7 +28,7 @@ import psycopg
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from benchmarks import arrivals
+from benchmarks import arrivals, scratch
 from benchmarks.arrivals import Arrived
 from benchmarks.contestant import Contestant, started
 from benchmarks.measure import Processes, machine, spread, table
@@ -37,7 +36,6 @@ from benchmarks.relays import RELAYS
 
 PARTITIONS = 4
 KEYS = 10_000
-PAYLOAD_BYTES = 300
 STALL_S = 60.0
 """A relay that delivers nothing for so long has failed."""
 
@@ -67,34 +65,19 @@ class Bench:
     def prepared(self, relay: Contestant) -> Iterator[tuple[str, str, list[str]]]:
         """A database with the backlog, what its topics begin with, and the topics."""
         relay.ready()
-        name = f"bench_{secrets.token_hex(4)}"
-        topics = [f"{name}.{topic}" for topic in ("order", "payment", "shipment")]
-        with psycopg.connect(self.admin_url, autocommit=True) as connection:
-            connection.execute(f"create database {name}")
-        url = urlsplit(self.admin_url)._replace(path=f"/{name}").geturl()
-        for created in self.admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
-            created.result(20)
-        try:
-            relay.prepare(url)
-            relay.fill(url, name, self.events, self.keys, PAYLOAD_BYTES)
-            yield url, name, topics
-        finally:
-            self._drop(relay, url, name)
-            for deleted in self.admin.delete_topics(topics).values():
-                deleted.result(20)
-
-    def _drop(self, relay: Contestant, url: str, name: str) -> None:
-        deadline = time.monotonic() + 30
-        while True:
+        with scratch.database(self.admin_url) as url:
+            name = scratch.name_of(url)
+            topics = [f"{name}.{topic}" for topic in ("order", "payment", "shipment")]
+            for created in self.admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
+                created.result(20)
             try:
-                relay.drop(url)
-                with psycopg.connect(self.admin_url, autocommit=True) as connection:
-                    connection.execute(f"drop database if exists {name} with (force)")
-                return
-            except psycopg.Error:  # a slot is active until its reader's connection is gone
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+                relay.prepare(url)
+                relay.fill(url, name, self.events, self.keys, scratch.PAYLOAD_BYTES)
+                yield url, name, topics
+            finally:
+                relay.end()
+                for deleted in self.admin.delete_topics(topics).values():
+                    deleted.result(20)
 
     def arrived(self, topics: list[str]) -> int:
         """How many messages are in the topics."""
@@ -189,7 +172,7 @@ def main() -> None:
     print(f"machine: {machine()}")
     print(f"PostgreSQL: {settings_of(database)}")
     print("Kafka: one node, acks=all, enable.idempotence=true, 3 topics x 4 partitions, no compression")
-    print(f"events: {arguments.events:,} of {PAYLOAD_BYTES} bytes, {arguments.keys:,} keys")
+    print(f"events: {arguments.events:,} of {scratch.PAYLOAD_BYTES} bytes, {arguments.keys:,} keys")
     print(f"{arguments.runs} alternating runs\n")
     kinds = arguments.relays.split(",")
     print_settings(kinds)

@@ -34,10 +34,9 @@ class Beside(Relay):
         connection.execute("insert into forgotten values (1)")
         self.open.append(connection)
 
-    def drop(self, url: str) -> None:
+    def end(self) -> None:
         while self.open:
             self.open.pop().close()
-        super().drop(url)
 
 
 @dataclass

@@ -25,10 +25,11 @@ from uuid import UUID
 import msgspec
 import psycopg
 
+from benchmarks import scratch
 from benchmarks.contestant import clean
 from benchmarks.drain import settings_of
 from benchmarks.measure import machine, spread, table
-from benchmarks.outage import CONSUMER, FILL, PAYLOAD_BYTES, _database, _declare
+from benchmarks.scratch import CONSUMER
 from relevo.brokers import broker_for
 from relevo.brokers.kafka import CAPABILITIES
 from relevo.ops.migrate import migrate
@@ -38,16 +39,16 @@ from tests.support.ledger.outages import stored
 
 def run(database: str, broker_url: str, source: str, keys: int, events: int, *, waves: bool) -> float:
     """Events per second, from the start of the relay's process."""
-    with _database(database) as url, tempfile.TemporaryDirectory() as folder:
+    with scratch.database(database) as url, tempfile.TemporaryDirectory() as folder:
         topic = f"bench.{secrets.token_hex(4)}"
-        asyncio.run(_declare(broker_url, topic))
+        asyncio.run(scratch.declare(broker_url, topic))
         config = Path(folder) / "relevo.toml"
         config.write_text(
             f'[database]\nurl = "{url}"\n[broker]\nurl = "{broker_url}"\n[relay]\nsource = "{source}"\n', "utf-8"
         )
         migrate(load(config, environ={}))
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(FILL.encode(), (topic, PAYLOAD_BYTES, keys, events))
+            scratch.fill(connection, topic, events, keys)
             connection.execute("vacuum analyze relevo_outbox")
         command = [sys.executable, "-m", "benchmarks.hotkey", "--child", str(config)]
         command += ["--waves"] if waves else []

@@ -18,16 +18,15 @@ import argparse
 import asyncio
 import contextlib
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psycopg
 
+from benchmarks import scratch
 from benchmarks.drain import settings_of
 from benchmarks.measure import machine, spread, table
 from benchmarks.relays import RELAYS
@@ -225,21 +224,10 @@ def _scan(node: dict[str, Any]) -> str:
     return f"{name} ({node['Actual Rows'] * node['Actual Loops']:,.0f} rows, {dropped:,.0f} passed over)"
 
 
-@contextlib.contextmanager
-def database(admin_url: str) -> Iterator[str]:
-    name = f"bench_{secrets.token_hex(4)}"
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"create database {name}".encode())
-        try:
-            yield urlsplit(admin_url)._replace(path=f"/{name}").geturl()
-        finally:
-            admin.execute(f"drop database if exists {name} with (force)".encode())
-
-
 def read(admin_url: str, source: str, rows: int, pages: int) -> None:
     found: dict[tuple[str, str], dict[str, Page]] = {}
     for settled in (False, True) if source == "mark" else (False,):
-        with database(admin_url) as url:
+        with scratch.database(admin_url) as url:
             bench = Bench(url, source)
             places = bench.fill(rows, settled)
             for owner in OWNERS:
@@ -267,7 +255,7 @@ def write(admin_url: str, source: str, inserts: int, runs: int) -> None:
     insert = RELAYS[source].insert.format(prefix="'t'", subject="'order'", key="('o' || i % 10000)", body="body")
     loop = f"""do $$ declare body text := rpad('', 300, 'y'); begin
         for i in 1..{inserts} loop {insert}; commit; end loop; end $$"""
-    with database(admin_url) as url:
+    with scratch.database(admin_url) as url:
         Bench(url, source)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("set synchronous_commit = off")

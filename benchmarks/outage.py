@@ -24,28 +24,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
 
+from benchmarks import scratch
 from benchmarks.contestant import clean
 from benchmarks.measure import machine, spread, table
-from relevo.brokers import broker_for
 from relevo.ops.migrate import migrate
 from relevo.settings import load
 from tests.support.ledger.outages import Frozen, Killed, first_stored
 from tests.support.private_kafka import PrivateKafka, private_kafka
 from tests.support.private_rabbitmq import PrivateRabbitMQ, private_rabbitmq
 
-CONSUMER = "bench"
 KEYS = 1_000
-PAYLOAD_BYTES = 300
-FILL = (
-    "insert into relevo_outbox (event_id, bucket, topic, key, type, payload) "
-    "select relevo_uuid7(), relevo_bucket_of(convert_to(k, 'UTF8'), null), %s, convert_to(k, 'UTF8'), "
-    "'bench.order.placed', convert_to(rpad('{\"order_id\": ' || i || ', \"note\": \"', %s - 2, 'y') || '\"}', 'UTF8') "
-    "from (select i, 'o' || i %% %s as k from generate_series(1, %s) as i) as made"
-)
 OPEN = "select count(*) from relevo_outbox where settled_at is null"
 SPAN = (
     "select extract(epoch from min(settled_at))::float8, extract(epoch from max(settled_at))::float8 "
@@ -65,9 +56,9 @@ class Result:
 
 
 def run(database: str, server: PrivateKafka | PrivateRabbitMQ, how: str, backlog: int, away_s: float) -> Result:
-    with _database(database) as url, tempfile.TemporaryDirectory() as folder:
+    with scratch.database(database) as url, tempfile.TemporaryDirectory() as folder:
         topic = f"bench.{secrets.token_hex(4)}"
-        asyncio.run(_declare(server.url, topic))
+        asyncio.run(scratch.declare(server.url, topic))
         config = Path(folder) / "relevo.toml"
         config.write_text(
             f'[database]\nurl = "{url}"\n[broker]\nurl = "{server.url}"\n[relay]\nsource = "mark"\n', "utf-8"
@@ -75,17 +66,17 @@ def run(database: str, server: PrivateKafka | PrivateRabbitMQ, how: str, backlog
         migrate(load(config, environ={}))
         outage = (Killed if how == "killed" else Frozen)(server, topic)
         with psycopg.connect(url, autocommit=True) as connection:
-            _fill(connection, topic, backlog)
+            scratch.fill(connection, topic, backlog, KEYS)
             with _relay(config):
                 _empty(connection)
                 first, last = _span(connection, 0)
                 normal_rate = backlog / (last - first)
                 (before,) = connection.execute("select max(seq) from relevo_outbox").fetchone() or (0,)
                 outage.away()
-                _fill(connection, topic, backlog)
+                scratch.fill(connection, topic, backlog, KEYS)
                 time.sleep(away_s)  # the outage
                 back_at = outage.back()
-                stored_at = asyncio.run(first_stored(server.url, topic, CONSUMER, backlog + 1))
+                stored_at = asyncio.run(first_stored(server.url, topic, scratch.CONSUMER, backlog + 1))
                 _empty(connection)
                 first, last = _span(connection, before)
         return Result(stored_at - back_at, first - back_at, last - back_at, backlog / (last - first), normal_rate)
@@ -104,10 +95,6 @@ def _relay(config: Path) -> Iterator[None]:
         process.wait(60)
 
 
-def _fill(connection: psycopg.Connection, topic: str, events: int) -> None:
-    connection.execute(FILL.encode(), (topic, PAYLOAD_BYTES, KEYS, events))
-
-
 def _empty(connection: psycopg.Connection) -> None:
     while connection.execute(OPEN.encode()).fetchone() != (0,):
         time.sleep(0.1)
@@ -117,25 +104,6 @@ def _span(connection: psycopg.Connection, after: int) -> tuple[float, float]:
     row = connection.execute(SPAN.encode(), (after,)).fetchone()
     assert row is not None
     return float(row[0]), float(row[1])
-
-
-async def _declare(url: str, topic: str) -> None:
-    """The topic, and a queue for it where the broker keeps nothing otherwise."""
-    broker = broker_for(url)
-    await broker.ensure_topics([topic])
-    if not broker.capabilities.keeps_history:
-        await (await broker.subscribe(CONSUMER, [topic])).aclose()
-
-
-@contextmanager
-def _database(server: str) -> Iterator[str]:
-    name = f"bench_outage_{secrets.token_hex(4)}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f"create database {name}".encode())
-        try:
-            yield urlsplit(server)._replace(path=f"/{name}").geturl()
-        finally:
-            admin.execute(f"drop database {name} with (force)".encode())
 
 
 def main() -> None:

@@ -12,17 +12,15 @@ import argparse
 import asyncio
 import math
 import os
-import secrets
 import statistics
 import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 
-from benchmarks import drain
+from benchmarks import drain, scratch
 from benchmarks.contestant import SUBJECTS
 from benchmarks.drain import Bench, _listener
 from benchmarks.measure import machine, spread, table
@@ -67,11 +65,8 @@ def relay_run(database: str, broker: str, events: int, *, poisoned: bool) -> flo
 
 
 async def consumer_run(database: str, broker_url: str, events: int, *, poisoned: bool) -> float:
-    name = f"poison_{secrets.token_hex(4)}"
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(f"create database {name}".encode())
-    url = urlsplit(database)._replace(path=f"/{name}").geturl()
-    try:
+    with scratch.database(database) as url:
+        name = scratch.name_of(url)
         migrate(Settings(database=DatabaseSettings(url=url)))
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("create table effect (number integer)")
@@ -88,9 +83,6 @@ async def consumer_run(database: str, broker_url: str, events: int, *, poisoned:
                 runner.stop()
                 await running
         return expected / took_s
-    finally:
-        with psycopg.connect(database, autocommit=True) as connection:
-            connection.execute(f"drop database if exists {name} with (force)".encode())
 
 
 def _settings(url: str, broker_url: str) -> Settings:

@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import secrets
 import statistics
 import subprocess
 import sys
@@ -31,11 +30,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import msgspec
 import psycopg
 
+from benchmarks import scratch
 from benchmarks.contestant import clean
 from benchmarks.measure import machine, spread, table
 from relevo.brokers import broker_for
@@ -231,15 +231,8 @@ def main() -> None:
     parser.add_argument("--then", choices=["delete", "archive", "partitions"], default="delete")
     arguments = parser.parse_args()
     server = os.environ["RELEVO_TEST_POSTGRES_URL"]
-    name = f"bench_purge_{secrets.token_hex(4)}"
-    url = urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f"create database {name}".encode())
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                holds = _pairs(Bench(url, Path(folder), arguments, name))
-        finally:
-            admin.execute(f"drop database {name} with (force)".encode())
+    with scratch.database(server) as url, tempfile.TemporaryDirectory() as folder:
+        holds = _pairs(Bench(url, Path(folder), arguments, scratch.name_of(url)))
     raise SystemExit(0 if holds else 1)
 
 

@@ -71,14 +71,6 @@ class Relay(Contestant):
             row = connection.execute("select count(*) from relevo_outbox where outcome = 'published'").fetchone()
         return int(row[0]) if row else None
 
-    def drop(self, url: str) -> None:
-        if self.source == "wal":
-            with psycopg.connect(url, autocommit=True) as connection:
-                connection.execute(
-                    "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
-                    "where database = current_database() and not active"
-                )
-
 
 class Naive(Relay):
     """benchmarks/naive.py, on our tables."""

@@ -131,15 +131,6 @@ class Debezium(Contestant):
             str(folder / "connector.properties"),
         ]
 
-    def drop(self, url: str) -> None:
-        """The slot, once nobody reads it any more."""
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(
-                "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
-                "where slot_name = %s and not active",
-                (f"{SLOT}_{_database(url)}",),
-            )
-
     def _jars(self) -> Path:
         """The folder with its jars; fetched with Maven when they are not there."""
         folder = contestant.folder("debezium") / "libs"

@@ -16,10 +16,12 @@ import pytest
 
 from relevo import wire
 from relevo.brokers import broker_for
+from relevo.brokers.kafka.sender import Kind
 from relevo.brokers.kafka.sizes import record_bytes
 from relevo.message import Message
 from relevo.outcome import Accepted, Rejected, Unavailable, Unconfirmed
 from relevo.testing.broker_processes import make_message
+from tests.support.kafka_topics import arrived
 from tests.support.stacks import set_config
 
 SOURCE = "urn:relevo:test"
@@ -30,20 +32,6 @@ async def topic(kafka_url: str) -> str:
     name = f"refusals.{secrets.token_hex(8)}"
     await broker_for(kafka_url, {"partitions": 1}).ensure_topics([name])
     return name
-
-
-async def arrived(kafka_url: str, topic: str, until: Message) -> list[object]:
-    """Event ids on the topic's one partition, up to and with ``until``."""
-    member = await broker_for(kafka_url).subscribe(f"g-{secrets.token_hex(8)}", [topic])
-    found: list[object] = []
-    deadline = time.monotonic() + 30
-    try:
-        while until.event_id not in found:
-            assert time.monotonic() < deadline, found
-            found.extend(delivery.message.event_id for delivery in await member.take(1000, 1.0))
-    finally:
-        await member.aclose()
-    return found
 
 
 async def test_nothing_passes_what_the_broker_refuses(kafka_url: str, topic: str) -> None:
@@ -235,23 +223,36 @@ async def test_more_than_the_client_can_hold(kafka_url: str, topic: str) -> None
         await publisher.aclose()
 
 
+async def test_closing_while_the_first_producer_is_made_leaves_none_behind() -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    publisher: Any = await broker_for("kafka://127.0.0.1:9").publisher(source=SOURCE)
+    ready = asyncio.create_task(publisher._producers.ready({}, 1, one_by_one=False))
+    await asyncio.sleep(0)  # it is being made
+    await publisher.aclose()
+    assert await ready is None
+    assert not [thread for thread in threading.enumerate() if thread.ident not in before and "kafka" in thread.name]
+
+
 async def test_closing_while_a_successor_is_made_leaves_no_producer_behind() -> None:
     """In an outage the next producer is made before the broker is back; closing meanwhile ends that one, too."""
     before = {thread.ident for thread in threading.enumerate()}
     publisher: Any = await broker_for("kafka://127.0.0.1:9").publisher(source=SOURCE)
-    make = publisher._made
-    publisher._sender = sender = await make(False)
+    producers = publisher._producers
+    make = producers._made
+    producers._working = sender = await make(Kind(10_000, one_by_one=False, patient=False))
+    producers._resting = await make(sender.kind.other)
     closing: list[asyncio.Task[None]] = []
 
-    async def closed_meanwhile(one_by_one: bool) -> object:
+    async def closed_meanwhile(kind: Kind) -> object:
         closing.append(asyncio.create_task(publisher.aclose()))
         await asyncio.sleep(0)  # it has begun
-        return await make(one_by_one)
+        return await make(kind)
 
-    publisher._made = closed_meanwhile
-    publisher._break(sender, Unavailable("away"))
-    await asyncio.wait(publisher._replacing)
+    producers._made = closed_meanwhile
+    producers.give_up(sender, Unavailable("away"))
+    await asyncio.wait(producers._replacing)
     await closing[0]
     left = [thread.name for thread in threading.enumerate() if thread.ident not in before]
     assert "relevo-kafka-producer" not in left
-    assert publisher._sender is None
+    assert producers._working is producers._resting is None
+    assert await producers.ready({}, 1, one_by_one=False) is None  # of a call that waited for its turn meanwhile

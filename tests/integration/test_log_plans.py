@@ -32,6 +32,13 @@ def page_statement(cursor: Cursor, window: str) -> Statement:
     return statement
 
 
+def look_statement(cursor: Cursor, window: str) -> Statement:
+    """The same of a reader that follows, up to what the statement itself sees."""
+    lanes = dict.fromkeys(range(64), 0)
+    reading = windowing.Reading(tuple(lanes), None, (), cursor, None, 2**63 - 1)
+    return next(windowing.look(uuid4(), lanes, 64, reading, 2000, 8_000_000, None))
+
+
 def group_page_statement(cursor: Cursor, window: str) -> Statement:
     """The same for a group of consumers, which reads what has a marker too, and some topics."""
     member = grouping.Member("billing", uuid4(), ["t1", "t3"], "here", 1, 5.0)
@@ -57,7 +64,7 @@ def explain(connection: psycopg.Connection[Any], statement: Statement, how: str)
 
 @pytest.mark.parametrize("how", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("grown", ["never analyzed", "grown, not analyzed", "grown and analyzed"])
-@pytest.mark.parametrize("page", [page_statement, group_page_statement])
+@pytest.mark.parametrize("page", [page_statement, group_page_statement, look_statement])
 def test_a_page_goes_by_its_indexes(
     pg_database: str, page: Callable[[Cursor, str], Statement], grown: str, how: str
 ) -> None:
@@ -78,6 +85,10 @@ def test_a_page_goes_by_its_indexes(
         since = Cursor(f"{xmax - 3}:{xmax}:{xmax - 3},{xmax - 2}", max(1000, newest // 2))
         plan = explain(connection, page(since, now), how)
     on_outbox = [line.strip() for line in plan.splitlines() if " on relevo_outbox_p" in line]
+    assert ("Scan Backward using relevo_outbox_p0_pkey" in on_outbox[-1]) == (page is look_statement), (
+        plan
+    )  # its newest
+    on_outbox = on_outbox[:3] if page is look_statement else on_outbox
     assert len(on_outbox) == 3, plan
     assert [line.count("tx_seq_idx") for line in on_outbox] == [1, 1, 0], plan
     assert on_outbox[2].count("pkey") == 1 and "Seq Scan" not in plan and "Bitmap" not in plan, plan

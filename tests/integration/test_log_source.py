@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
@@ -13,9 +14,12 @@ from relevo.clients import database_for
 from relevo.errors import UnreachableError
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Taken
+from relevo.settings import DatabaseSettings
 from relevo.sources.log.source import LogSource
-from relevo.storage import laning
+from relevo.storage import laning, windowing
+from relevo.storage.cursors import Cursor
 from tests.support.log_stores import LogStore, log_store
+from tests.support.round_trips import round_trips
 
 
 @pytest.fixture
@@ -45,6 +49,51 @@ def payloads(taken: Taken) -> list[int]:
 
 def free_lanes(store: LogStore) -> None:
     store.do("update relevo_lane set holder = null")
+
+
+async def test_who_follows_asks_once(store: LogStore) -> None:
+    """Window and page in one statement, with what came late; two for a reader that does not know where it stands."""
+    with round_trips(store.url) as proxy, contextlib.closing(store.connect()) as late:
+        database = database_for(DatabaseSettings(url=proxy.url))
+        source = await owner(database)
+        store.append(late, b"late", 99)
+        asked = []
+        for number in range(4):
+            store.fill(3, start=10 * number)
+            if number == 2:
+                late.commit()
+            proxy.counted.reset()
+            page = await source.take(100, 10**6)
+            asked.append(len(proxy.counted.asked))
+            expected = list(range(10 * number, 10 * number + 3))
+            assert payloads(page) == ([99, *expected] if number == 2 else expected)
+            await source.settle(page, {})
+        assert asked[1:] == [1, 1, 1] and asked[0] > 1
+        proxy.counted.reset()
+        assert not await source.take(100, 10**6)
+        assert len(proxy.counted.asked) == 1
+        await database.aclose()
+
+
+async def test_a_look_is_the_page_of_a_window_of_its_own(store: LogStore, database: Database) -> None:
+    """The same rows, bytes and place as the two statements, also where it is cut and where there is nothing."""
+    with contextlib.closing(store.connect()) as open_now:
+        store.fill(30)
+        store.append(open_now, b"open", 99)
+        holder = uuid4()
+        lanes = await database.run(laning.acquire(holder, range(64), 600.0))
+        now = (await database.run(windowing.window(None), read_only=True)).snapshot
+        old, all_seen = Cursor("1:1:", 0), Cursor(now, 10**9)
+        for cursor, room, count in ((old, 1000, 30), (old, 7, 7), (Cursor("1:1:", 12), 1000, 30), (all_seen, 1000, 0)):
+            reading = windowing.Reading(range(64), None, (), cursor, None, 2**63 - 1)
+            given = (holder, lanes, 64, reading, room, 10**6)
+            window, rows = await database.run(windowing.look(*given, None), read_only=True, by_index=True)
+            assert (len(rows), window.top) == (count, 30)
+            reading = dataclasses.replace(reading, window=window.snapshot)
+            page = windowing.page("postgresql", holder, lanes, 64, reading, room, 10**6)
+            assert rows == await database.run(page, read_only=True, by_index=True)
+        with pytest.raises(UnreachableError, match="failover"):
+            await database.run(windowing.look(*given, window.timeline + 1), read_only=True, by_index=True)
 
 
 async def test_a_late_set_of_several_pages_is_gone_on_with(store: LogStore, database: Database) -> None:

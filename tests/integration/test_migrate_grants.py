@@ -40,6 +40,7 @@ STATEMENTS = {
             "log.window",
             "log.pin",
             "log.page",
+            "log.look",
             "log.here",
             "log.save",
             "log.add",

@@ -8,13 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relevo.message import Message
+from relevo.relay.flight import PAGES
 from tests.support.cli import environment
 from tests.support.stacks import Stack
 
 LEASE_S = 3.0
 PAGE = 50
-UNDER_WAY = 5 * PAGE
-"""Messages that a relay has with the broker or is settling, at most: what may be repeated when it is killed."""
+
+
+def under_way(visits: int, page: int = PAGE) -> int:
+    """Messages that may come again when a relay is killed at its ``visits``-th visit of a point: of the pages with the
+    broker, and of those that landed before, which may all have waited for one settlement."""
+    return (PAGES + visits - 1) * page
 
 
 class Relays:

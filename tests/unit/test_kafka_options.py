@@ -66,6 +66,17 @@ def test_options_reach_the_client_they_are_for() -> None:
     assert not any("partitions" in config for config in (producer, consumer, admin))
 
 
+def test_a_producer_lingers_in_a_backlog_unless_a_user_has_said_how_long() -> None:
+    options = parse(URL, {})
+    assert options.producer(5_000)["linger.ms"] < 1 < options.producer(5_000, patient=True)["linger.ms"]
+    for name in ("linger.ms", "queue.buffering.max.ms"):
+        options = parse(URL, {name: 7})
+        for patient in (False, True):
+            config = options.producer(5_000, patient=patient)
+            assert [config.get(each) for each in ("linger.ms", "queue.buffering.max.ms") if each in config] == [7]
+        assert not options.lingers_adaptively
+
+
 def test_a_batch_stays_below_the_topics_limit_whatever_was_set() -> None:
     assert parse(URL, {"batch.size": 900_000}).producer(5_000)["batch.size"] == 5_000
     assert parse(URL, {"batch.size": 1_000}).producer(5_000)["batch.size"] == 1_000

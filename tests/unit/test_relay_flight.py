@@ -47,7 +47,6 @@ class Outbox:
     open: set[int] = field(default_factory=set)
     flying: set[int] = field(default_factory=set)
     held: dict[KeyName, list[int]] = field(default_factory=dict)
-    in_the_air: int = 0
     capabilities = SourceCapabilities(lanes=True, history=True)
 
     def __post_init__(self) -> None:
@@ -57,7 +56,6 @@ class Outbox:
         await asyncio.sleep(0)
         seqs = sorted(self.open - self.flying)[:PAGE]
         self.flying |= set(seqs)
-        self.in_the_air = max(self.in_the_air, len(self.flying))
         return Taken(seqs, [0] * len(seqs), [self.messages[seq] for seq in seqs], len(seqs) < PAGE)
 
     async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
@@ -87,14 +85,18 @@ class Slow(FakePublisher):
     def __init__(self, chance: random.Random, bad: set[int]) -> None:
         super().__init__(answer=lambda message: self._judge(message))
         self.chance, self.bad = chance, bad
+        self.under_way = self.at_once = 0
 
     def _judge(self, message: Message) -> PublishOutcome | None:
         return Rejected("message_too_large", "no") if int(message.payload or b"0") in self.bad else None
 
     async def _publish(self, number: int, messages: Any) -> Mapping[int, PublishOutcome]:
+        self.under_way += 1
+        self.at_once = max(self.at_once, self.under_way)
         outcomes = await super()._publish(number, messages)
         for _ in range(self.chance.choice((0, 0, 1, 3, 9))):
             await asyncio.sleep(0)
+        self.under_way -= 1
         return outcomes
 
 
@@ -161,14 +163,13 @@ async def test_nothing_of_a_key_passes_what_was_refused(seed: int, on_rejected: 
 
 
 async def test_several_pages_are_under_way_with_a_prefix_safe_publisher_only() -> None:
-    for prefix_safe, pages in ((True, PAGES + 1), (False, 2)):  # and the page that is read ahead
+    for prefix_safe in (True, False):
         source = outbox(100, keys=50)
         publisher = Slow(random.Random(1), set())
         publisher.prefix_safe = prefix_safe
         await carry_all(source, flight(source, publisher, Policy()))
         assert publisher.payloads() == list(range(100))
-        assert source.in_the_air <= PAGE * (pages + 1)  # and the one being settled
-        assert (source.in_the_air > 3 * PAGE) == prefix_safe
+        assert 1 < publisher.at_once <= PAGES if prefix_safe else publisher.at_once == 1
 
 
 async def test_pages_that_land_during_a_settlement_go_into_the_next_together() -> None:
@@ -193,3 +194,56 @@ async def test_pages_that_land_during_a_settlement_go_into_the_next_together() -
     await under_way.settled()
     assert commits == [1, 3] and len(source.open) == 2 * PAGE
     await under_way.at_rest()
+
+
+async def test_while_nobody_waits_small_pages_are_settled_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit now and then: the first at once, the next when its time has come, when many messages wait for it, or
+    when somebody waits."""
+    monkeypatch.setattr("relevo.relay.settling.EVERY_S", 3600.0)
+    monkeypatch.setattr("relevo.relay.settling.MANY", 4 * PAGE)
+    source, commits = outbox(12 * PAGE, keys=3), []
+    settle_all = source.settle_all
+
+    async def counted(pages: Sequence[Taken]) -> Settled:
+        commits.append(len(pages))
+        return await settle_all(pages)
+
+    source.settle_all = counted  # type: ignore[method-assign]
+    under_way = flight(source, FakePublisher(), Policy())
+
+    async def carry(pages: int) -> list[int]:
+        for _ in range(pages):
+            await under_way.carry(await under_way.next_page())
+            await under_way.land_all()
+        for _ in range(20):
+            await asyncio.sleep(0)
+            await under_way.land_ended()
+        return commits
+
+    under_way._settling._began_at = -3600.0
+    assert await carry(1) == [1]
+    assert await carry(3) == [1]
+    assert await carry(1) == [1, 4]
+    assert await carry(2) == [1, 4]
+    await under_way.settled()
+    assert commits == [1, 4, 2] and len(source.open) == 5 * PAGE
+    monkeypatch.setattr("relevo.relay.settling.EVERY_S", 0.0)
+    assert await carry(1) == [1, 4, 2, 1]
+    await under_way.at_rest()
+
+
+@pytest.mark.parametrize("end", ["at_rest", "forget"])
+async def test_what_waits_for_company_is_settled_or_given_back_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr("relevo.relay.settling.EVERY_S", 3600.0)
+    source = outbox(4 * PAGE, keys=3)
+    under_way = flight(source, FakePublisher(), Policy())
+    under_way._settling._began_at = asyncio.get_running_loop().time()
+    for _ in range(2):
+        await under_way.carry(await under_way.next_page())
+        await under_way.land_all()
+    assert len(source.open) == 4 * PAGE
+    await asyncio.wait_for(getattr(under_way, end)(), 10)
+    assert not source.flying
+    assert len(source.open) == 2 * PAGE

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from relevo.catalog import Catalog, pyformat
 from relevo.clients.eager import connection_class
-from relevo.clients.sqlstate import explain
+from relevo.clients.sqlstate import ENDED, explain
 from relevo.errors import MissingExtraError, RelevoError, UnreachableError
 from relevo.ports.database import Dialect
 from relevo.script import Ids, Rows, Script, Statement, arun
@@ -35,8 +35,6 @@ _SESSION_OPTIONS = (
 (30 of the 40 ms that one of 2,000 rows took), or compile it."""
 _BY_INDEX = "-c enable_seqscan=off -c enable_bitmapscan=off -c plan_cache_mode=force_generic_plan"
 _CONNECT_TIMEOUT_S = 5
-_ENDED = ("57P01", "57P02", "57P03")
-"""The server shuts down, crashed, or starts. Which of this and a closed socket is seen first is a matter of chance."""
 
 
 class PostgresDatabase:
@@ -155,7 +153,7 @@ class PostgresDatabase:
     def _explained(self, error: psycopg.Error) -> Exception:
         sqlstate = error.sqlstate
         lost = isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)) and sqlstate is None
-        if lost or sqlstate in _ENDED:
+        if lost or sqlstate in ENDED:
             sqlstate = sqlstate or "08006"
             # Whatever broke this connection broke its siblings too, more likely than not: start afresh.
             idle, self._idle = self._idle, []

@@ -16,8 +16,13 @@ _SCHEMA = {
     "`relevo migrate --grant ROLE:NAME --sql` prints the grants that writer, relay, consumer and operator need",
     "25006": "{where} is read-only (a standby, or default_transaction_read_only). Point Relevo at the primary",
 }
-# Connection, operator intervention, resources, system error; and sessions that the server ended since we stood still.
-_UNREACHABLE_CLASSES = ("08", "57P", "53", "58", "25P03", "25P04")
+OUTAGES = ("08", "57P", "53", "58", "25P03", "25P04")
+"""What they begin with: connection, operator intervention, resources, system error; and sessions that the server ended
+since we stood still."""
+CUT_OFF = ("08", "57P")
+"""Those among them of a connection that ended: perhaps in the middle of a commit."""
+ENDED = ("57P01", "57P02", "57P03")
+"""The server shuts down, crashed, or starts. Which of this and a closed socket is seen first is a matter of chance."""
 _AUTHENTICATION = ("28000", "28P01", "3D000")
 
 
@@ -34,7 +39,7 @@ def explain(sqlstate: str | None, detail: str, where: str) -> RelevoError | None
         return SchemaError(f"{_SCHEMA[sqlstate].format(where=where)} ({sqlstate}: {detail})")
     if sqlstate in _AUTHENTICATION:
         return UnreachableError(f"{where} refused us: {detail} ({sqlstate}). Check user, password and database name")
-    if sqlstate.startswith(_UNREACHABLE_CLASSES):
+    if sqlstate.startswith(OUTAGES):
         return UnreachableError(f"{where} does not answer: {detail} ({sqlstate})")
     return None
 

@@ -27,14 +27,13 @@ from relevo.relay.dispositions import KeyName, Verdict, judge
 from relevo.relay.ownership import Ownership
 from relevo.relay.pausing import RelayPauses
 from relevo.relay.sending import BEHIND, send
+from relevo.relay.settling import Settling
 from relevo.runtime.probes import probe
 from relevo.storage import marking
 
 PAGES = 4
 """Under way at once. One page in four stands with the broker, one is being written, the others wait: with fewer the
 broker or the relay waits for the other (benchmarks/drain.py)."""
-COMPANY = 1_000
-"""Messages of clean pages that may wait for the settlement under way and go into the next one together."""
 
 Outcomes = Mapping[int, PublishOutcome]
 
@@ -83,13 +82,11 @@ class Flight:
     _back: set[KeyName] = field(default_factory=set)
     """Keys of which a page gave something back that the pages still under way were launched behind."""
     _pages: deque[Page] = field(default_factory=deque)
-    _landed: list[Taken] = field(default_factory=list)
-    """Clean pages that are settled next, together."""
     _ahead: asyncio.Task[Taken] | None = None
-    _settling: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self._pages_max = PAGES if self.publisher.capabilities.prefix_safe else 1
+        self._settling = Settling(self.source, self._published)
 
     def __bool__(self) -> bool:
         """Whether anything is with the broker."""
@@ -109,14 +106,13 @@ class Flight:
 
     def next_event(self) -> asyncio.Task[Outcomes] | asyncio.Task[None] | None:
         """What ends next of all that is under way, and asks for ``land_ended`` then."""
-        return self._pages[0].publishing if self._pages else self._settling
+        return self._pages[0].publishing if self._pages else self._settling.task
 
     async def land_ended(self) -> None:
         """Land what the broker has answered, in order."""
         while self._pages and self._pages[0].publishing.done():
             await self._land()
-        if self._settling is not None and self._settling.done():
-            await self.settled()
+        await self._settling.ended()
 
     async def land_all(self) -> None:
         """Until nothing is with the broker; the last pages may still be being settled."""
@@ -125,9 +121,7 @@ class Flight:
 
     async def settled(self) -> None:
         """Wait until all that landed clean is settled."""
-        settling, self._settling = self._settling, None
-        if settling is not None:
-            await settling
+        await self._settling.all()
 
     async def give_back_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
@@ -143,22 +137,20 @@ class Flight:
 
     async def forget(self) -> None:
         """After an error: wait for what is under way, and let the source read it again."""
-        for task in (self._settling, self._ahead):
-            if task is not None:
-                (result,) = await asyncio.gather(task, return_exceptions=True)
-                if isinstance(result, Taken):
-                    await self.source.release(result)
-        self._settling = self._ahead = None
-        landed, self._landed = self._landed, []
-        for taken in landed:
-            await self.source.release(taken)
+        await self._settling.forget()
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            (result,) = await asyncio.gather(ahead, return_exceptions=True)
+            if isinstance(result, Taken):
+                await self.source.release(result)
         while self._pages:
             await asyncio.gather(self._pages[0].publishing, return_exceptions=True)
             await self.source.release(self._pages.popleft().taken)
 
     def cancel(self) -> None:
         """The caller is being cancelled: wait for nothing more."""
-        for task in (self._settling, self._ahead, *(page.publishing for page in self._pages)):
+        self._settling.cancel()
+        for task in (self._ahead, *(page.publishing for page in self._pages)):
             if task is not None:
                 task.cancel()
 
@@ -207,13 +199,9 @@ class Flight:
         verdict = judge(taken, behind, outcomes, self.policy_of, key_name)
         self.pauses.hold(verdict, behind, self.held | self._back if self._back else self.held, page.aside)
         if not verdict.dispositions:
-            if sum(map(len, self._landed)) + len(taken) > COMPANY:
-                await self.settled()
+            await self._settling.room_for(len(taken))
             self._pages.popleft()
-            self._landed.append(taken)
-            if self._settling is None or self._settling.done():
-                await self.settled()
-                self._settling = asyncio.create_task(self._settle_landed())
+            await self._settling.add(taken)
             return
         await self.settled()  # in order: this page after those before it
         self.held |= verdict.held
@@ -254,17 +242,9 @@ class Flight:
                 stopped.add(name)
         return behind
 
-    async def _settle_landed(self) -> None:
-        while self._landed:
-            pages, self._landed = self._landed, []
-            try:
-                settled = await self.source.settle_all(pages)
-            except Exception:
-                for taken in pages:
-                    await self.source.release(taken)
-                raise
-            self.counters.published += settled.count
-            self._settled(settled)
+    def _published(self, settled: Settled) -> None:
+        self.counters.published += settled.count
+        self._settled(settled)
 
     async def _settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Literal
 
-from relevo.clients.sqlstate import sqlite_codes, sqlstates
+from relevo.clients.sqlstate import OUTAGES, sqlite_codes, sqlstates
 from relevo.errors import UnreachableError
 from relevo.outcome import Ambiguous, Conflict, Failed, HandleOutcome, Unavailable
 from relevo.runtime.texts import describe
@@ -19,8 +19,6 @@ Stage = Literal["begin", "ours", "handler", "commit"]
 
 _CONFLICTS = ("40001", "40P01")
 _UNKNOWN_END = ("08007", "40003")  # the server itself does not know how the transaction or statement ended
-# Connection, operator intervention, resources, system error; and sessions that the server ended since we stood still.
-_OUTAGES = ("08", "57P", "53", "58", "25P03", "25P04")
 _NOT_A_PRIMARY = "25006"
 _SQLITE_CONFLICTS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_OUTAGES = (
@@ -41,7 +39,7 @@ def classify(error: Exception, stage: Stage, *, broken: bool) -> HandleOutcome:
         return Unavailable(reason)
     if any(code in _CONFLICTS for code in codes) or any(code in _SQLITE_CONFLICTS for code in primary):
         return Conflict(reason)
-    if any(code.startswith(_OUTAGES) or code == _NOT_A_PRIMARY for code in codes):
+    if any(code.startswith(OUTAGES) or code == _NOT_A_PRIMARY for code in codes):
         return Unavailable(reason)
     if any(code in _SQLITE_OUTAGES for code in primary):
         return Unavailable(reason)
@@ -55,6 +53,6 @@ def is_transient(error: BaseException) -> bool:
     """Whether bookkeeping that failed with ``error`` may simply be tried again."""
     if isinstance(error, UnreachableError):
         return True
-    return any(code in _CONFLICTS or code.startswith(_OUTAGES) for code in sqlstates(error)) or any(
+    return any(code in _CONFLICTS or code.startswith(OUTAGES) for code in sqlstates(error)) or any(
         code in _SQLITE_CONFLICTS for code in sqlite_codes(error)
     )

@@ -86,6 +86,11 @@ class Readers:
             if reader.group not in paused and not (reader.exhausted and reader.cursor.snapshot == s2)
         ]
 
+    def follower(self) -> Reader | None:
+        """The one reader there is, if there is one and it had read everything that was there."""
+        only = self.readers[0] if len(self.readers) == 1 else None
+        return only if only is not None and only.exhausted else None
+
     def cap(self, reader: Reader) -> int:
         """How far ``reader`` reads in its next page: where others of its kind are near, to where the foremost stands,
         the foremost itself included. Then all stand at one place, and go on as one, whatever the backlog behind. One

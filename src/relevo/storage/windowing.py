@@ -13,7 +13,7 @@ from uuid import UUID
 
 from relevo.errors import UnreachableError
 from relevo.ports.database import Dialect
-from relevo.script import Rows, Script, Statement
+from relevo.script import Row, Rows, Script, Statement
 from relevo.storage import laning
 from relevo.storage.cursors import EVERY, Cursor, snapshot
 from relevo.storage.laning import owned
@@ -36,13 +36,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Whose rows one page holds, from where to where. ``topic``: this one only; without it all but ``without``."""
+    """Whose rows one page holds, from where to where. ``topic``: this one only; without it all but ``without``.
+    ``window``: the snapshot to read up to, ``None`` for what ``look`` finds now."""
 
     lanes: Collection[int]
     topic: str | None
     without: Collection[str]
     cursor: Cursor
-    window: str
+    window: str | None
     cap: int
 
 
@@ -61,11 +62,7 @@ def window(known: int | None) -> Script[Window]:
     """A snapshot to read up to. ``known``: the timeline that everything in memory belongs to. Raises
     ``UnreachableError`` on a standby and after a failover: forget what was read, load the cursors again."""
     rows = yield Statement("log.window")
-    at = Window(*rows[0])
-    if at.timeline == -1:
-        raise UnreachableError("this server is a standby: its snapshots do not show who is writing")
-    _same(at.timeline, known)
-    return at
+    return _window(rows[0], known)
 
 
 def page(
@@ -73,6 +70,29 @@ def page(
 ) -> Script[Rows]:
     """Rows of ``(seq, lane, *message columns, bytes so far)``: up to ``room`` of them and ``room_b`` payload bytes, at
     least one. Run it on the connection that ``window`` ran on, outside of a transaction, ``by_index``."""
+    return (yield Statement("log.page", _page_of(dialect, holder, lanes, lane_count, reading, room, room_b)))
+
+
+def look(
+    holder: UUID,
+    lanes: Mapping[int, int],
+    lane_count: int,
+    reading: Reading,
+    room: int,
+    room_b: int,
+    known: int | None,
+) -> Script[tuple[Window, Rows]]:
+    """``window``, and the ``page`` up to it, in one statement, for a reading without a window. PostgreSQL only: the
+    snapshot is the statement's own, so the page is whole in it. Raises as ``window``, runs as ``page``."""
+    params = _page_of("postgresql", holder, lanes, lane_count, reading, room, room_b)
+    rows = yield Statement("log.look", params)
+    at = _window(rows[0][-3:], known)
+    return at, [row[:-3] for row in rows if row[0] is not None]
+
+
+def _page_of(
+    dialect: Dialect, holder: UUID, lanes: Mapping[int, int], lane_count: int, reading: Reading, room: int, room_b: int
+) -> dict[str, Any]:
     params: dict[str, Any] = {
         **owned(holder, {lane: lanes[lane] for lane in sorted(reading.lanes) if lane in lanes}),
         "lane_count": lane_count,
@@ -83,13 +103,12 @@ def page(
         "bytes_max": room_b,
     }
     if dialect == "sqlite":
-        return (yield Statement("log.page", {**params, "topic": reading.topic}))
+        return {**params, "topic": reading.topic}
     topics = None if reading.topic is None else [reading.topic]
-    more = between(reading.cursor, reading.window)
-    return (yield Statement("log.page", {**params, **more, "topics": topics, "settled": False}))
+    return {**params, **between(reading.cursor, reading.window), "topics": topics, "settled": False}
 
 
-def between(cursor: Cursor, window: str) -> dict[str, Any]:
+def between(cursor: Cursor, window: str | None) -> dict[str, Any]:
     """Parameters of the part ``log.found``: what lies between ``cursor`` and the snapshot ``window``."""
     since = snapshot(cursor.snapshot)
     return {
@@ -181,6 +200,14 @@ def columns(cursors: Sequence[Cursor]) -> dict[str, Any]:
         "windows": [cursor.window or "" for cursor in distinct],
         "positions": [cursor.position for cursor in distinct],
     }
+
+
+def _window(row: Row, known: int | None) -> Window:
+    at = Window(*row)
+    if at.timeline == -1:
+        raise UnreachableError("this server is a standby: its snapshots do not show who is writing")
+    _same(at.timeline, known)
+    return at
 
 
 def _same(timeline: int, known: int | None) -> None:

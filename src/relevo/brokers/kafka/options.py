@@ -60,6 +60,12 @@ _IN_FLIGHT: Final = {"max.in.flight", "max.in.flight.requests.per.connection"}
 _IN_FLIGHT_MAX: Final = 5
 """So many batches of a producer a broker keeps in order."""
 
+PROMPT_MS: Final = 0.5
+"""Linger while a relay follows: the messages of a look go together, and nobody notices."""
+PATIENT_MS: Final = 20
+"""Linger in a backlog: half of the broker's CPU for a message at the same rate (docs/explanation/performance.md)."""
+_LINGERS: Final = ("linger.ms", "queue.buffering.max.ms")
+
 _PRODUCER_ONLY = (
     *("linger.ms", "queue.buffering.", "compression.", "batch.", "sticky.partitioning.", "enable.idempotence", "acks"),
     *("request.required.acks", "request.timeout.ms", "message.timeout.ms", "delivery.timeout.ms", "max.in.flight"),
@@ -79,13 +85,18 @@ class KafkaOptions:
     servers: str
     passed: Mapping[str, Any]
 
-    def producer(self, batch_bytes_max: int) -> Config:
+    @property
+    def lingers_adaptively(self) -> bool:
+        """Whether Relevo chooses how long a producer waits for company; not if a user has."""
+        return not any(name in self.passed for name in _LINGERS)
+
+    def producer(self, batch_bytes_max: int, *, patient: bool = False) -> Config:
         """``batch_bytes_max``: half of the smallest limit of the topics in use, so that no batch exceeds it."""
         chosen = self._for(_CONSUMER_ONLY)
         batch_bytes = min(int(chosen.pop("batch.size", batch_bytes_max)), batch_bytes_max)
         return {
             **self._common(),
-            "linger.ms": 0.5,
+            **({"linger.ms": PATIENT_MS if patient else PROMPT_MS} if self.lingers_adaptively else {}),
             "queue.buffering.max.messages": 100_000,
             "queue.buffering.max.kbytes": 256 * 1024,
             # The topic's own limit is checked before; this one only bounds a request.

@@ -4,13 +4,12 @@ An idempotent producer does not stop behind a refused message by itself: with th
 large, the others are delivered. So size and topic are checked before ``produce``; no local time-out ever fires; where
 the broker does not know the producer yet, a key's first message goes ahead (``first_contact``); and when the broker
 refuses a message all the same, it refuses what is on its way behind it, the client's gapless mode fails the rest, the
-producer is emptied, and a new one takes over once every message is accounted for.
+producer is emptied, and a new one takes over once every message is accounted for (``producers``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -18,9 +17,9 @@ from typing import Any, Final
 from relevo import wire
 from relevo.brokers.kafka import CAPABILITIES
 from relevo.brokers.kafka.admin import Topic, Topics
-from relevo.brokers.kafka.failures import Failure
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.brokers.kafka.outcomes import classify
+from relevo.brokers.kafka.producers import CLOSED, Producers
 from relevo.brokers.kafka.reports import Reports, too_large
 from relevo.brokers.kafka.sender import Call, Sender
 from relevo.brokers.kafka.sizes import record_bytes
@@ -36,10 +35,6 @@ log = logging.getLogger("relevo.brokers.kafka")
 CHUNK: Final = 250
 """Messages handed to the client before other tasks of the loop get a turn."""
 FULL_PAUSE_S: Final = 0.002
-ACCOUNT_TIMEOUT_S: Final = 10.0
-"""For the reports of what was taken back; they need no broker."""
-BATCH_BYTES: Final = 500_000
-"""Below half of Kafka's default limit, so that a batch is never too large when its messages are not."""
 
 
 class KafkaPublisher:
@@ -54,15 +49,12 @@ class KafkaPublisher:
         self._small_bytes = 2_000 + len(self._source)
         self._topics = Topics(options)
         self._refusals = Refusals()
-        self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()  # fair: calls are handed to the client in the order they came
-        self._sender: Sender | None = None
-        self._batch_bytes = BATCH_BYTES
         self._suspects = Suspects()
         self._reports = Reports(self._topics, self._suspects, self._source)
         self._calls: dict[int, Call] = {}
+        self._producers = Producers(options, self._calls, self._refusals)
         self._under_way: set[asyncio.Task[dict[int, PublishOutcome]]] = set()
-        self._replacing: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -90,12 +82,7 @@ class KafkaPublisher:
             await asyncio.wait(self._under_way, timeout=2 * self._send_timeout_s)
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._replacing:
-            await asyncio.wait(self._replacing)  # it may be making a successor
-        if self._sender is not None and self._sender.broken is None:
-            self._break(self._sender, Unconfirmed("the publisher was closed before a confirmation came"))
-        if self._replacing:
-            await asyncio.wait(self._replacing)
+        await self._producers.aclose()
 
     def _ended(self, work: asyncio.Task[dict[int, PublishOutcome]]) -> None:
         self._under_way.discard(work)
@@ -105,7 +92,9 @@ class KafkaPublisher:
     async def _publish(self, number: int, messages: list[Sendable]) -> dict[int, PublishOutcome]:
         async with self._turn:
             topics = await self._topics.get({message.topic for message in messages})
-            sender = await self._ready(topics)
+            sender = await self._producers.ready(topics, len(messages), one_by_one=self._suspects.some)
+            if sender is None:
+                return dict.fromkeys(range(len(messages)), CLOSED)
             call = self._calls[number] = Call(number, messages, sender)
             if self._watcher is None or self._watcher.done():
                 self._watcher = asyncio.create_task(self._watch())
@@ -179,118 +168,30 @@ class KafkaPublisher:
     def _refused_locally(self, sender: Sender, error: Exception) -> PublishOutcome:
         name, reason = str(error.args[0].name()), str(error.args[0].str())
         if error.args[0].fatal() or name == "_FATAL":
-            self._break(sender, Unconfirmed(f"not sent: the producer failed ({name}: {reason}) and is replaced"))
+            outcome = Unconfirmed(f"not sent: the producer failed ({name}: {reason}) and is replaced")
+            self._producers.give_up(sender, outcome)
             return sender.broken or BEHIND
         return classify(name, reason)
-
-    # -- the producer: made, watched, replaced ----------------------------------------------------------------------
-
-    async def _ready(self, topics: Mapping[str, Topic]) -> Sender:
-        """A producer that works and whose batches fit ``topics``."""
-        if self._replacing:
-            await asyncio.wait(self._replacing)
-        limit = min((topic.limit_bytes for topic in topics.values() if topic.refused is None), default=BATCH_BYTES * 2)
-        self._batch_bytes = max(min(self._batch_bytes, limit // 2), 1)
-        one_by_one = self._suspects.some
-        if self._sender is not None and (self._sender.batch_bytes, self._sender.one_by_one) != (
-            self._batch_bytes,
-            one_by_one,
-        ):
-            await self._retire(self._sender)
-        if self._sender is None:
-            self._sender = await self._made(one_by_one)
-        return self._sender
-
-    async def _made(self, one_by_one: bool) -> Sender:
-        replaced = self._loop.create_future()
-        make = functools.partial(Sender, self._options, self._batch_bytes, one_by_one, self._failed, self._fatal)
-        return await asyncio.to_thread(make, replaced)
-
-    async def _retire(self, sender: Sender) -> None:
-        """Let ``sender`` finish, and end it; it may also break meanwhile."""
-        calls = [call.done for call in self._calls.values()]
-        if calls:
-            await asyncio.wait(calls)
-        if self._replacing:
-            await asyncio.wait(self._replacing)
-        if self._sender is sender:
-            self._sender = None
-            await asyncio.to_thread(sender.close)
 
     async def _watch(self) -> None:
         """Give up when the oldest call has had no report for ``send_timeout_s``. Ends when no call is under way."""
         timeout_s = self._send_timeout_s
+        now = asyncio.get_running_loop().time
         seen: tuple[int, int] | None = None
-        since = self._loop.time()
+        since = now()
         while self._calls:
             oldest = next(iter(self._calls.values()))
             if seen != (oldest.number, oldest.reported):
-                seen, since = (oldest.number, oldest.reported), self._loop.time()
-            elif self._loop.time() - since >= timeout_s and oldest.sender.broken is None:
+                seen, since = (oldest.number, oldest.reported), now()
+            elif now() - since >= timeout_s and oldest.sender.broken is None:
                 why = f" ({oldest.sender.last_error})" if oldest.sender.last_error else ""
                 log.warning(
                     "no confirmation for %.1f s%s: taking back what is not confirmed; the relay probes and sends again",
                     *(timeout_s, why),
                 )
                 oldest.sender.stuck_topics = set()
-                self._break(oldest.sender, Unavailable(f"no confirmation for {timeout_s:g} s{why}"), oldest)
+                self._producers.give_up(oldest.sender, Unavailable(f"no confirmation for {timeout_s:g} s{why}"), oldest)
             await asyncio.sleep(min(timeout_s / 10, 0.25))
-
-    def _failed(self, call: Call, failure: Failure) -> None:
-        """In the producer's thread: a message was not delivered. Close its key at once; tidy up on the loop."""
-        if failure.key is not None:
-            self._refusals.refuse(call.number, (failure.topic, failure.key))
-        if call.sender.broken is None:
-            outcome = Unconfirmed(
-                f"taken back, since the broker refused another message ({failure.name}: {failure.text})"
-            )
-            self._break_from_thread(call.sender, outcome)
-
-    def _fatal(self, sender: Sender, reason: str) -> None:
-        """In the producer's thread."""
-        if sender.broken is None:
-            log.info("the producer cannot go on and is replaced; what is not confirmed is sent again (%s)", reason)
-        self._break_from_thread(sender, Unconfirmed(f"taken back, since the producer failed ({reason})"))
-
-    def _break_from_thread(self, sender: Sender, outcome: PublishOutcome) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._break, sender, outcome)
-        except RuntimeError:
-            pass  # the loop is closed
-
-    def _break(self, sender: Sender, outcome: PublishOutcome, oldest: Call | None = None) -> None:
-        if sender.broken is not None:
-            return
-        sender.broken = outcome
-        task = asyncio.create_task(self._replace(sender, oldest))
-        self._replacing.add(task)
-        task.add_done_callback(self._replacing.discard)
-
-    async def _replace(self, sender: Sender, oldest: Call | None) -> None:
-        """Take everything back and wait until each message is accounted for: afterwards none of them can still be
-        sent by this producer."""
-        try:
-            sender.purge()
-            calls = [call for call in self._calls.values() if call.sender is sender]
-            if calls:
-                _, silent = await asyncio.wait([call.done for call in calls], timeout=ACCOUNT_TIMEOUT_S)
-                if silent:
-                    log.error("the Kafka client did not account for all messages; they count as unconfirmed")
-            for call in calls:
-                if not call.done.done():
-                    call.silent = True
-                    call.done.set_result(None)
-            if oldest is not None:
-                sender.stuck_topics = {failure.topic for failure in oldest.failed}
-            await asyncio.to_thread(sender.close)
-        finally:
-            if self._sender is sender:
-                self._sender = None
-            sender.replaced.set_result(None)
-        if isinstance(sender.broken, Unavailable) and self._sender is None and not self._closed:
-            # In an outage the successor is there before it is needed: a broker that has just come back keeps whoever
-            # asks for a producer id waiting for a second.
-            self._sender = await self._made(sender.one_by_one)
 
     async def _explain(self, call: Call) -> None:
         sender = call.sender

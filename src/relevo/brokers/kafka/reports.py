@@ -41,7 +41,7 @@ class Reports:
             size = record_bytes(message, wire.encode(message, self.source))
             if size > known.limit_bytes:
                 return too_large(size, known)
-        if sender.one_by_one:
+        if sender.kind.one_by_one:
             return outcome
         self.suspects.add(message)
         return Unconfirmed(f"the broker refused a batch it was in ({name}); sent again, alone")

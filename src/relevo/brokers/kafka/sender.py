@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from relevo.brokers.kafka.failures import Failure, locate
 from relevo.brokers.kafka.first_contact import FirstContact
@@ -15,6 +15,21 @@ from relevo.outcome import PublishOutcome
 from relevo.outgoing import Sendable
 
 POLL_S: Final = 0.1
+
+
+class Kind(NamedTuple):
+    """What a producer is made for, and cannot change."""
+
+    batch_bytes: int
+    one_by_one: bool
+    """One message in a batch, so that a refusal is meant for that message."""
+    patient: bool
+    """Waits a little for more messages of a partition before it sends."""
+
+    @property
+    def other(self) -> Kind:
+        """The same, but for its patience."""
+        return self._replace(patient=not self.patient)
 
 
 class Call:
@@ -107,16 +122,13 @@ class Sender:
     def __init__(
         self,
         options: KafkaOptions,
-        batch_bytes: int,
-        one_by_one: bool,
+        kind: Kind,
         on_failure: Callable[[Call, Failure], None],
         on_fatal: Callable[[Sender, str], None],
         replaced: asyncio.Future[None],
     ) -> None:
         """Runs in any thread but the loop's: making a producer may take a while (certificates)."""
-        self.batch_bytes = batch_bytes
-        self.one_by_one = one_by_one
-        """One message in a batch, so that a refusal is meant for that message."""
+        self.kind = kind
         self.broken: PublishOutcome | None = None
         self.stuck_topics: set[str] | None = None
         """Of an outage: the topics whose messages did not move. Others were only taken back with them."""
@@ -126,8 +138,8 @@ class Sender:
         self.replaced = replaced
         """Done when, after it broke, every message is accounted for."""
         self._on_fatal = on_fatal
-        config = options.producer(batch_bytes)
-        if one_by_one:
+        config = options.producer(kind.batch_bytes, patient=kind.patient)
+        if kind.one_by_one:
             config["batch.num.messages"] = 1
         self._stop = threading.Event()
         self.producer = make("Producer", {**config, "error_cb": self._error})
@@ -139,7 +151,7 @@ class Sender:
         self.producer.purge(in_queue=True, in_flight=True, blocking=False)
 
     def close(self) -> None:
-        """End the thread and the producer. Blocks up to ``POLL_S`` and a little."""
+        """End the thread and the producer. Blocks up to ``POLL_S`` and a little; reports that are due are lost."""
         self._stop.set()
         self._thread.join()
         self.producer = None  # the last reference: librdkafka ends its own threads here

@@ -11,7 +11,7 @@ from relevo.brokers.postgres.options import PostgresOptions
 from relevo.brokers.postgres.rows import row
 from relevo.brokers.refusals import BEHIND, Refusals
 from relevo.brokers.rejections import too_large, unknown_topic
-from relevo.clients.sqlstate import sqlstates
+from relevo.clients.sqlstate import CUT_OFF, sqlstates
 from relevo.errors import ConfigError, MisuseError, UnreachableError
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable, Unconfirmed
 from relevo.outgoing import Sendable
@@ -22,8 +22,6 @@ from relevo.storage import grouping
 
 _UNSTORABLE = ("22", "23")
 """SQLSTATE classes: a value, or a check, that the table does not take."""
-_CUT_OFF = ("08", "57P")
-"""The connection ended: perhaps in the middle of the commit."""
 _SERVER_SHARE = 0.8
 """Of the time a send may take: the server gives up first, and then it is known that nothing was stored."""
 
@@ -88,7 +86,7 @@ class PostgresPublisher:
                     await self._append(call, messages, outcomes, begun)
             except (UnreachableError, ConfigError, TimeoutError) as error:
                 reason = str(error) or f"no answer for {self._send_timeout_s:.0f} s"
-                undone = any(not state.startswith(_CUT_OFF) for state in sqlstates(error))  # the server rolled back
+                undone = any(not state.startswith(CUT_OFF) for state in sqlstates(error))  # the server rolled back
                 outcome = Unavailable(reason) if undone or not begun else Unconfirmed(reason)
                 for index, message in enumerate(messages):
                     outcomes.setdefault(index, outcome)

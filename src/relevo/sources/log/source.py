@@ -16,7 +16,7 @@ from relevo.errors import UnreachableError
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
 from relevo.script import Rows, Script
-from relevo.sources.log.windows import Name, Part, Reader, Windows
+from relevo.sources.log.windows import NO_CAP, Name, Part, Reader, Windows
 from relevo.storage import laning, marking, windowing
 from relevo.storage.cursors import EVERY, Cursor, left_behind
 from relevo.storage.readers import sweep
@@ -95,9 +95,7 @@ class LogSource:
         self, windows: Windows, paused: frozenset[str], room: int, room_bytes: int, parts: list[Part]
     ) -> Script[Rows]:
         """The window's snapshot, then a page, all on one connection: each statement a transaction of its own. A reader
-        that has little leaves room for the next."""
-        window = yield from windowing.window(self._timeline)
-        self._timeline = window.timeline
+        that has little leaves room for the next. Who follows, alone, asks for both at once."""
 
         def page(reader: Reader, cap: int, room: int, room_bytes: int) -> Script[Rows]:
             reading = self._reading(reader, window.snapshot, cap)
@@ -111,6 +109,18 @@ class LogSource:
             if rows:
                 parts.append(part)
 
+        follower = windows.follower() if self._database.dialect == "postgresql" else None
+        if follower is not None and follower.group not in paused:
+            reading = self._reading(follower, None, NO_CAP)
+            window, rows = yield from windowing.look(
+                *(self._holder, self._lanes, self._lane_count, reading, room, room_bytes, self._timeline)
+            )
+            self._timeline = window.timeline
+            full = len(rows) >= room or bool(rows and rows[-1][-1] >= room_bytes)
+            read(follower, rows, full, NO_CAP)
+            return rows
+        window = yield from windowing.window(self._timeline)
+        self._timeline = window.timeline
         return (yield from sweep(windows, window.snapshot, paused, (room, room_bytes), page, read, windows.merge))
 
     async def settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> Settled:
@@ -265,7 +275,7 @@ class LogSource:
         self._versions |= versions
         self._stored |= {name: cursors[name] for name in versions}
 
-    def _reading(self, reader: Reader, s2: str, cap: int) -> windowing.Reading:
+    def _reading(self, reader: Reader, s2: str | None, cap: int) -> windowing.Reading:
         return windowing.Reading(
             tuple(reader.lanes),
             None if reader.group == EVERY else reader.group,

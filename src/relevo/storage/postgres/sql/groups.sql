@@ -99,6 +99,7 @@ with owned as materialized (
   left join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch) on o.lane = n.lane
   left join {group_lane} l on l.group_name = :name and l.lane = o.lane and l.epoch = o.epoch and l.holder = :holder
 ), {part:log.found}
+{part:log.rows};
 
 -- part: groups.ahead
 -- Rows that may be ahead of some cursor of `at`, which has (lane, snapshot, high_water): above the slowest, and among the

@@ -22,12 +22,12 @@ select pg_current_snapshot()::text, coalesce((select max(seq) from {outbox}), 0)
 
 -- part: log.found
 -- One reader's page: late rows, then main rows, in seq order, bounded by count and bytes, at least one. `owned` says of each
--- lane whether it is ours.
+-- lane whether it is ours. Without a window, up to what this very statement sees.
 -- Late rows must come by the index on (tx, seq): with `order by seq` and a plain limit the planner walks the primary key
 -- (measured: 1.2 ms a poll and growing). A row comparison is something only that index can do, and in order, so that a
 -- late set of a million rows is read page by page; `seq + 0` keeps the primary key out of the other branch.
 at as materialized (
-  select cast(:window as pg_snapshot) as s2
+  select coalesce(cast(:window as pg_snapshot), pg_current_snapshot()) as s2
 ), page as (
   select * from (
     (select o.* from unnest(cast(:running as xid8[])) as r (xid) cross join lateral (
@@ -54,24 +54,41 @@ at as materialized (
        and o.topic <> all(cast(:without as text[])) and (o.topic = any(cast(:topics as text[]))) is not false
      order by o.seq limit :messages_max)
   ) as found order by seq limit :messages_max
+), sized as (
+  select page.*, sum(coalesce(octet_length(payload), 0)) over (order by seq rows unbounded preceding) as bytes
+  from page
 )
+
+-- part: log.rows
 select seq, (bucket % :lane_count)::integer,
        topic, key, payload, textsend(event_id::text), textsend(btrim(to_json(created_at)::text, '"')), kind, type,
        schema_version, content_type, aggregate_type, aggregate_id, aggregate_version, headers::text, bytes
-from (
-  select page.*, sum(coalesce(octet_length(payload), 0)) over (order by seq rows unbounded preceding) as bytes
-  from page
-) as sized
+from sized
 where bytes - coalesce(octet_length(payload), 0) < :bytes_max
 order by seq
 
--- name: log.page
-with owned as materialized (
+-- part: log.owned
+owned as materialized (
   select array_agg(l.lane is not null order by n.lane) as lanes
   from generate_series(0, :lane_count - 1) as n (lane)
   left join unnest(cast(:lanes as smallint[]), cast(:epochs as bigint[])) as o (lane, epoch) on o.lane = n.lane
   left join {lane} l on l.lane = o.lane and l.epoch = o.epoch and l.holder = :holder
-), {part:log.found};
+)
+
+-- name: log.page
+with {part:log.owned}, {part:log.found}
+{part:log.rows};
+
+-- name: log.look
+-- Window and page in one, for whoever has read everything up to the last window: a relay that follows asks this a hundred
+-- times a second, and each statement wakes a process at either end. At least one row, which then says the window alone.
+with {part:log.owned}, {part:log.found}, rows as materialized (
+{part:log.rows}
+), seen as materialized (
+  select (select s2 from at)::text as s2, coalesce((select max(seq) from {outbox}), 0) as top,
+         {part:log.timeline} as timeline
+)
+select rows.*, seen.s2, seen.top, seen.timeline from seen left join rows on true order by rows.seq;
 
 -- name: log.here
 -- Asked inside the settle: a failover between read and settle makes what was read somebody else's history.
