@@ -76,6 +76,15 @@ class TestKafka(BrokerConformance):
         return Frozen(own_kafka) if request.param == "frozen" else Killed(own_kafka)
 
 
+@pytest.mark.soak
+class TestKafkaInABacklog(TestKafka):
+    """All of it again with the producer that waits for company, which takes over only where thousands are under way."""
+
+    @pytest.fixture(autouse=True)
+    def patient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("relevo.brokers.kafka.producers.BACKLOG", 0)
+
+
 class TestRabbitMQ(BrokerConformance):
     @pytest.fixture
     def make_broker(self, each_rabbitmq_url: str) -> Any:
