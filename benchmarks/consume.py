@@ -260,7 +260,8 @@ def prepared(where: str, events: int) -> Iterator[tuple[str, str]]:
             yield url, name
         finally:
             if where == "kafka":
-                _admin().delete_topics([name])[name].result(20)
+                client = _admin()  # it must outlive its answer
+                client.delete_topics([name])[name].result(20)
 
 
 def _admin() -> AdminClient:

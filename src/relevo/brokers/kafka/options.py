@@ -60,8 +60,8 @@ _IN_FLIGHT: Final = {"max.in.flight", "max.in.flight.requests.per.connection"}
 _IN_FLIGHT_MAX: Final = 5
 """So many batches of a producer a broker keeps in order."""
 
-PROMPT_MS: Final = 0.5
-"""Linger while a relay follows: the messages of a look go together, and nobody notices."""
+PROMPT_MS: Final = 0
+"""Linger while a relay follows: with half a millisecond the median at 1,000 events/s was a third longer."""
 PATIENT_MS: Final = 20
 """Linger in a backlog: half of the broker's CPU for a message at the same rate (docs/explanation/performance.md)."""
 _LINGERS: Final = ("linger.ms", "queue.buffering.max.ms")
