@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.freezing import freeze
 from tools.services.settings import REPO, opt_dir
 
 
@@ -42,7 +43,7 @@ class PrivateKafka:
         self._tool("down", "kafka")
 
     def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze([self.pid])
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.freezing import freeze
 from tools.services.processes import descendants
 from tools.services.settings import REPO, opt_dir
 
@@ -46,8 +47,7 @@ class PrivateRabbitMQ:
 
     def freeze(self) -> None:
         self._frozen = self.pids
-        for pid in self._frozen:
-            os.kill(pid, signal.SIGSTOP)
+        freeze(self._frozen)
 
     def thaw(self) -> None:
         for pid in self._frozen:
