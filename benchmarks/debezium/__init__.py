@@ -16,6 +16,7 @@ import psycopg
 
 from benchmarks import contestant
 from benchmarks.contestant import Contestant, Unavailable, call
+from benchmarks.scratch import name_of
 
 SLOT = "debezium"
 VERSION = "3.6.1.Final"
@@ -100,7 +101,7 @@ class Debezium(Contestant):
         """Its table, publication and slot: before the events are written, since it reads the log from the slot on."""
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(TABLE)
-            slot = f"{SLOT}_{_database(url)}"
+            slot = f"{SLOT}_{name_of(url)}"
             connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
 
     def command(
@@ -113,8 +114,8 @@ class Debezium(Contestant):
             "port": parts.port or 5432,
             "user": parts.username or "postgres",
             "password": parts.password or "",
-            "database": _database(url),
-            "slot": f"{SLOT}_{_database(url)}",
+            "database": name_of(url),
+            "slot": f"{SLOT}_{name_of(url)}",
             "name": prefix,
             "bootstrap": bootstrap,
             "folder": folder,
@@ -142,10 +143,6 @@ class Debezium(Contestant):
             call(["mvn", "-B", "-q", "-f", pom, *goal], "fetching Debezium")
             complete.touch()
         return folder
-
-
-def _database(url: str) -> str:
-    return urlsplit(url).path.removeprefix("/")
 
 
 def _free_port() -> int:

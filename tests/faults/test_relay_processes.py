@@ -3,15 +3,14 @@ beyond its lease, stopped under load."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.freezing import state
 from tests.support.relay_processes import Relays, under_way
 from tests.support.stacks import EMBEDDED, STACKS, Stack, in_order
 from tests.support.waiting import FROZEN_ON_SQLITE, eventually, eventually_sync
@@ -96,7 +95,7 @@ async def test_a_relay_frozen_beyond_its_lease_changes_nothing(relays: Relays) -
     relays.fill(40, keys=8)
     frozen = relays.start("relay.confirmed=freeze:1")
     eventually_sync(lambda: "SIGSTOP" in relays.log(0).read_text(), what="the relay froze itself")
-    eventually_sync(lambda: _state(frozen.pid) == "T", what="it is frozen")
+    eventually_sync(lambda: state(frozen.pid) == "T", what="it is frozen")
     (holder,) = relays.owners()
     relays.start()
     eventually_sync(lambda: relays.store.unsettled() == 0, what="B took over and finished")
@@ -140,12 +139,6 @@ async def test_two_relays_take_over_from_each_other_all_the_time(relays: Relays)
         relays.processes[-2].wait()
     await eventually(lambda: relays.store.unsettled() == 0, what="all settled")
     in_order(await relays.on_the_wire(800), 800, 8)
-
-
-def _state(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    return subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()[:1]
 
 
 if os.name != "posix":  # pragma: no cover - SIGSTOP and SIGKILL are POSIX

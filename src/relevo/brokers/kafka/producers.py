@@ -63,7 +63,7 @@ class Producers:
                 if self._closed:
                     self.give_up(self._working, CLOSED)
             elif self._working.kind != kind:
-                await self._change(kind)
+                await self._change(self._working, kind)
             if self._working is not None and not self._replacing:
                 return self._working
         if self._replacing:
@@ -103,15 +103,12 @@ class Producers:
         replaced = self._loop.create_future()
         return await asyncio.to_thread(Sender, self._options, kind, self._failed, self._fatal, replaced)
 
-    async def _change(self, kind: Kind) -> None:
-        """Let who works finish. It rests then, if it is of use later; if it broke meanwhile, nothing changes here."""
-        last = self._working
+    async def _change(self, last: Sender, kind: Kind) -> None:
+        """Let who works finish. It rests then, if it is of use later; if one broke meanwhile, nothing changes here."""
         calls = [call.done for call in self._calls.values()]
         if calls:
             await asyncio.wait(calls)
-        if self._replacing:
-            await asyncio.wait(self._replacing)
-        if last is None or self._working is not last:
+        if self._replacing or self._working is not last:
             return
         both = [last] if self._resting is None else [last, self._resting]
         self._working = next((sender for sender in both if sender.kind == kind), None)
