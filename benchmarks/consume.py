@@ -153,6 +153,9 @@ class Loaded:
     async def flush(self) -> None: ...
     async def hand_back(self, deliveries: Sequence[Delivery]) -> None: ...
     async def aclose(self) -> None: ...
+    async def shard_count(self) -> int:
+        return 1
+
     async def lag(self) -> Mapping[str, int]:
         return {}
 

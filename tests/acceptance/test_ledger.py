@@ -22,6 +22,7 @@ import pytest
 from relevo.brokers import broker_for
 from tests.support.ledger.account import Account, take_account
 from tests.support.ledger.app import connect, execute
+from tests.support.ledger.broken_relay import HAND_OVER
 from tests.support.ledger.run import BATCH_MAX, LedgerRun, Plan
 from tests.support.matrix.wire import READER, Wire, read
 from tests.support.private_kafka import PrivateKafka, private_kafka
@@ -121,7 +122,9 @@ def test_ledger_on_postgres_alone(pg_database: str, tmp_path: Path, capsys: pyte
     assert count[0] == count[1] and count[2] == 0
 
 
-def test_the_ledger_notices_a_relay_that_marks_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ledger_notices_a_relay_that_marks_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HARD 24: a deliberately broken relay, killed between its mark and its send, loses events, and it shows."""
     plan = on_embedded(
         tmp_path,
@@ -133,20 +136,20 @@ def test_the_ledger_notices_a_relay_that_marks_first(tmp_path: Path, capsys: pyt
         relay_module="tests.support.ledger.broken_relay",
         patience_s=8.0,
     )
-    killed = False
+    hand_over = tmp_path / "hand-over"
+    monkeypatch.setenv(HAND_OVER, str(hand_over))
     with LedgerRun(plan, tmp_path) as run:
         (relay,) = run.relays
 
         def kill_when_marked() -> None:
-            """Its send comes half a second after its mark, or never."""
-            nonlocal killed
-            if not killed and _marked(plan.database):
+            """What it had marked by then is never sent; the next one sends all it marks."""
+            if not hand_over.exists() and _marked(plan.database):
                 relay.kill()
+                hand_over.touch()
                 relay.start()
-                killed = True
 
         account = run.play(meanwhile=kill_when_marked)
-    assert killed, "the broken relay marked nothing"
+    assert hand_over.exists(), "the broken relay marked nothing"
     with capsys.disabled():
         print(f"\nbroken relay: {account}")
     assert account.lost > 0

@@ -76,10 +76,48 @@ async def bring_back(store: Store, url: str, letters: str) -> parked_back.Return
     database = database_for(store.settings)
     subscription = await real(url).subscribe(READER, [letters])
     try:
-        assert await parked_back.waiting(subscription, wait_s=PATIENCE_S) == 1
+        assert await parked_back.waiting(subscription, wait_s=PATIENCE_S) == parked_back.Waiting(1, 0)
         return await parked_back.bring_back(database, subscription, Operator("ann"), wait_s=PATIENCE_S)
     finally:
         await subscription.aclose()
+        await database.aclose()
+
+
+async def test_letters_that_another_reader_has_are_not_said_to_be_none(place: tuple[Store, str]) -> None:
+    """While a second reader has some of the shards, what the first finds is not called everything: it says how many
+    shards it could not look into, and the next run brings the rest. Nothing comes twice."""
+    store, url = place
+    broker = real(url)
+    name, topic = names()
+    letters = dlq_topic(name, topic)
+    await broker.ensure_topics([topic, letters])
+    numbers = range(1, 25)
+    async with running(billing(name, topic, set(numbers), dead_letters=True), store, broker):
+        await publish(broker, [order(topic, number, f"k{number}") for number in numbers])
+        await eventually(lambda: len(held(store)) == 24, what="parked", timeout_s=PATIENCE_S)
+        await eventually(lambda: waiting(store) == 0, what="the letters are published", timeout_s=PATIENCE_S)
+    database = database_for(store.settings)
+    other = await broker.subscribe(READER, [letters])
+    first = await broker.subscribe(READER, [letters])
+    try:
+        # Each takes, as who does not poll is not a member for all brokers; what it took it gives back.
+        async def both_have_some() -> bool:
+            for reader in (first, other):
+                await reader.hand_back(await reader.take(1, 0.1))
+            return bool(await first.lag()) and bool(await other.lag())
+
+        await eventually(both_have_some, what="they share", timeout_s=PATIENCE_S)
+        theirs = await other.lag()
+        found = await parked_back.waiting(first, wait_s=0.5)
+        assert found == parked_back.Waiting(24 - sum(theirs.values()), len(theirs))
+        done = await parked_back.bring_back(database, first, Operator("ann"), wait_s=1.0)
+        assert (done.redriven, done.elsewhere) == (found.messages, len(theirs))
+        await other.aclose()
+        rest = await parked_back.bring_back(database, first, Operator("ann"), wait_s=PATIENCE_S)
+        assert (rest.redriven, rest.known, rest.elsewhere) == (sum(theirs.values()), 0, 0)
+    finally:
+        await first.aclose()
+        await other.aclose()
         await database.aclose()
 
 

@@ -69,7 +69,7 @@ class Consuming(Stack):
             await basic_publish(self.broker_url, self.topic, body, headers, key, properties)
 
     async def settled(self, *members: Running, timeout_s: float = 60.0) -> None:
-        """Until the running ``members`` have the topic's shards, and nothing there is unsettled."""
+        """Until the running ``members`` have all of the topic's shards, and nothing there is unsettled."""
         try:
             await eventually(lambda: _settled(members), what="everything is settled", timeout_s=timeout_s, every_s=0.05)
         except AssertionError as error:
@@ -119,13 +119,20 @@ async def basic_publish(
 
 async def _settled(members: Sequence[Running]) -> bool:
     found = await _unsettled(members)
-    return any(lag for _, lag in found) and not any(count or any(lag.values()) for count, lag in found)
+    owned = {shard for _, lag, _ in found for shard in lag}
+    all_there = bool(found) and len(owned) == max(shards for _, _, shards in found)
+    return all_there and not any(count or any(lag.values()) for count, lag, _ in found)
 
 
-async def _unsettled(members: Sequence[Running]) -> list[tuple[int, dict[str, int]]]:
-    """In flight, and the lag by shard, of each consumer."""
+async def _unsettled(members: Sequence[Running]) -> list[tuple[int, dict[str, int], int]]:
+    """In flight, the lag by shard, and how many shards there are, of each consumer."""
     intakes = [engine._intake for member in members for engine in member.runner._engines]
-    return [(len(intake), dict(await intake._subscription.lag())) for intake in intakes if intake is not None]
+    found = []
+    for intake in intakes:
+        if intake is not None:
+            lag = dict(await intake._subscription.lag())
+            found.append((len(intake), lag, await intake._subscription.shard_count()))
+    return found
 
 
 async def open_consuming(name: str, folder: Path, request: pytest.FixtureRequest, **options: Any) -> Consuming:

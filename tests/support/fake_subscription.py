@@ -170,6 +170,9 @@ class FakeSubscription:
     async def lag(self) -> Mapping[str, int]:
         return {name: len(self.broker.shards[name].log) - self.broker.shards[name].committed for name in self.owned()}
 
+    async def shard_count(self) -> int:
+        return len(self.broker.shards)
+
     async def aclose(self) -> None:
         self.closed = True
         for name in self.owned():

@@ -23,20 +23,32 @@ BATCH = 200
 @dataclass(slots=True)
 class Returned:
     """``queued`` for their keys; ``redriven``: copies of what was still parked, so that its key drains; ``known``:
-    processed since, so left alone."""
+    processed since, so left alone. ``elsewhere``: shards that somebody else had to the end."""
 
     queued: int = 0
     redriven: int = 0
     known: int = 0
+    elsewhere: int = 0
 
 
-async def waiting(subscription: Subscription, *, wait_s: float) -> int:
-    """Messages in the dead-letter topic that nobody brought back yet; waits for the broker to assign its shards."""
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """``messages``, in the shards that are ours; ``elsewhere``: how many shards are not."""
+
+    messages: int
+    elsewhere: int
+
+
+EMPTY = Waiting(0, 0)
+
+
+async def waiting(subscription: Subscription, *, wait_s: float) -> Waiting:
+    """What stands in the dead-letter topic and nobody brought back yet. Waits for the broker to assign all shards."""
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
-        lag = await subscription.lag()
-        if lag or asyncio.get_running_loop().time() > deadline:
-            return sum(lag.values())
+        found = await _look(subscription)
+        if (found is not None and not found.elsewhere) or asyncio.get_running_loop().time() > deadline:
+            return found or Waiting(0, await subscription.shard_count())
         taken = await subscription.take(1, 0.2)
         if taken:
             await subscription.hand_back(taken)
@@ -45,6 +57,8 @@ async def waiting(subscription: Subscription, *, wait_s: float) -> int:
 async def bring_back(database: Database, subscription: Subscription, operator: Operator, *, wait_s: float) -> Returned:
     """Queue everything that stands in the dead-letter topic for its key again, and settle it there.
 
+    Ends when all of its shards are empty; or when nothing more came for ``wait_s``, as another reader has some.
+
     Raises ``RefusedError`` at a message that Relevo did not put there; what came before it is brought back.
     """
     returned = Returned()
@@ -52,8 +66,9 @@ async def bring_back(database: Database, subscription: Subscription, operator: O
     while True:
         deliveries = await subscription.take(BATCH, 1.0)
         if not deliveries:
-            lag = await subscription.lag()
-            if (lag and not sum(lag.values())) or asyncio.get_running_loop().time() > deadline:
+            left = await _look(subscription)
+            if left == EMPTY or asyncio.get_running_loop().time() > deadline:
+                returned.elsewhere = left.elsewhere if left else await subscription.shard_count()
                 return returned
             continue
         deadline = asyncio.get_running_loop().time() + wait_s
@@ -62,6 +77,14 @@ async def bring_back(database: Database, subscription: Subscription, operator: O
         probe("parked.brought_back")
         await subscription.settle(deliveries)
         await subscription.flush()
+
+
+async def _look(subscription: Subscription) -> Waiting | None:
+    """``None`` while no shard is ours."""
+    lag = await subscription.lag()
+    if not lag:
+        return None
+    return Waiting(sum(lag.values()), max(0, await subscription.shard_count() - len(lag)))
 
 
 def _back(

@@ -119,7 +119,11 @@ class Subscription(Protocol):
         is in flight there. Bounded by the broker's own rebalance time-out."""
 
     async def lag(self) -> Mapping[str, int]:
-        """Messages not yet settled, by shard, for the shards owned now."""
+        """Messages not yet settled, by shard, for the shards owned now: a member that just joined, or whose neighbours
+        died, may not own all yet. What is on its way here counts."""
+
+    async def shard_count(self) -> int:
+        """How many shards its topics have, whoever owns them. Raises ``UnreachableError``."""
 
     async def aclose(self) -> None:
         """Commit what is settled and leave the group, so that others take over at once. Idempotent."""

@@ -319,6 +319,16 @@ class BrokerConformance:
 
     # -- sharing ----------------------------------------------------------------------------------------------------
 
+    async def test_all_shards_are_owned(self, broker: Broker, topic: str, group: str) -> None:
+        """Alone, a member owns all shards there are; two own them together, and none of them both."""
+        async with _member(broker, group, topic) as one:
+            await self.until(lambda: _own_all(one))
+            async with _member(broker, group, topic) as two:
+                await self.until(lambda: _both_have_shards(one, two))
+                await self.until(lambda: _own_all(one, two))
+                assert not set(await one.lag()) & set(await two.lag())
+                assert await two.shard_count() == await one.shard_count() > 0
+
     async def test_two_members_share_and_one_leaves(self, broker: Broker, topic: str, group: str) -> None:
         """Two members share the shards; each message goes to one. When one leaves the other gets all."""
         async with _publisher(broker) as publisher, _member(broker, group, topic) as one:
@@ -511,6 +521,11 @@ async def _took(member: Subscription) -> bool:
 async def _both_have_shards(one: Subscription, two: Subscription) -> bool:
     """Not by takes: nothing must be consumed by looking."""
     return bool(await one.lag()) and bool(await two.lag())
+
+
+async def _own_all(*members: Subscription) -> bool:
+    owned = [set(await member.lag()) for member in members]
+    return len(set().union(*owned)) == await members[0].shard_count()
 
 
 @asynccontextmanager

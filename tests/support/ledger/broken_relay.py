@@ -1,14 +1,17 @@
 """A relay that marks before the broker confirmed: what the ledger must notice. Never a part of the product.
 
-``publish`` says at once that everything was accepted and hands the page over a moment later, in the background: exactly
-what a relay does that settles first. When it is killed in between, what it had marked is lost.
+``publish`` says at once that everything was accepted and hands the page over later, in the background: exactly what a
+relay does that settles first. When it is killed in between, what it had marked is lost. Nothing is handed over before
+the file named by ``HAND_OVER`` is there, so that a kill in between needs no luck.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from relevo.cli.main import main
@@ -16,7 +19,8 @@ from relevo.message import Message
 from relevo.outcome import PublishOutcome
 from relevo.relay import engine
 
-HANDED_OVER_AFTER_S = 0.5
+HAND_OVER = "LEDGER_HAND_OVER"
+"""The variable with the file's path."""
 
 
 class MarksFirst:
@@ -26,8 +30,11 @@ class MarksFirst:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def publish(self, messages: Sequence[Message]) -> Mapping[int, PublishOutcome]:
+        file = Path(os.environ[HAND_OVER])
+
         async def later() -> None:
-            await asyncio.sleep(HANDED_OVER_AFTER_S)
+            while not file.exists():
+                await asyncio.sleep(0.02)
             await self._publisher.publish(messages)
 
         task = asyncio.create_task(later())

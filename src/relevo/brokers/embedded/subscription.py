@@ -124,6 +124,11 @@ class EmbeddedSubscription:
 
         return await self._file.run(read)
 
+    async def shard_count(self) -> int:
+        return await self._file.run(
+            lambda connection: sum(len(topics.shards_of(connection, topic)) for topic in self._topics)
+        )
+
     async def aclose(self) -> None:
         if self._closed:
             return

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from relevo.brokers.kafka.admin import missing
+from relevo.brokers.kafka.admin import Topics, missing
 from relevo.brokers.kafka.ends import Ends
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.brokers.kafka.outcomes import REJECTED
@@ -16,6 +16,7 @@ from relevo.brokers.kafka.reader import Position, Reader
 from relevo.brokers.kafka.shard import Shard, record_size, shard_name
 from relevo.clients.confluent import confluent
 from relevo.errors import ConfigError, MisuseError, UnreachableError
+from relevo.outcome import Unavailable
 from relevo.ports.broker import Delivery
 
 log = logging.getLogger("relevo.brokers.kafka")
@@ -50,8 +51,10 @@ class KafkaSubscription:
         self._save_error: str | None = None
         self._told = ("", 0.0)
         self._committer: asyncio.Task[None] | None = None
+        self._topics = list(dict.fromkeys(topics))
+        self._known = Topics(options)
         self._ends = Ends(options)
-        self._reader = Reader(options, group, list(dict.fromkeys(topics)), from_start, self, REVOKE_TIMEOUT_S)
+        self._reader = Reader(options, group, self._topics, from_start, self, REVOKE_TIMEOUT_S)
 
     def start(self) -> None:
         self._reader.start()
@@ -126,6 +129,13 @@ class KafkaSubscription:
             low, high = ends[shard.topic, shard.partition]
             found[shard.name] = max(high - max(low, known.get(shard.name, -1), shard.progress.settled), 0)
         return found
+
+    async def shard_count(self) -> int:
+        topics = (await self._known.get(self._topics)).values()
+        for topic in topics:
+            if isinstance(topic.refused, Unavailable):
+                raise UnreachableError(topic.refused.reason)
+        return sum(topic.partitions for topic in topics)
 
     async def _committed(self, shards: Sequence[Shard]) -> Mapping[str, int]:
         """Of shards nothing was delivered of: only the group knows."""

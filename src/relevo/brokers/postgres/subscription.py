@@ -121,6 +121,9 @@ class PostgresSubscription:
         counts = await self._link.read(grouping.lag(self._member.topics, cursors, LAG_MAX))
         return {str(lane): count for lane, count in counts.items()}
 
+    async def shard_count(self) -> int:
+        return self._pages.lane_count
+
     async def aclose(self) -> None:
         if self._closed:
             return

@@ -56,10 +56,17 @@ class Shard:
         declared = await self.channel.queue_declare(self.queue, passive=True)
         return int(declared.message_count)
 
-    @property
-    def held(self) -> int:
-        """Messages the server has given us and that are not settled."""
-        return len(self.arrived) + len(self._tags) - len(self._done)
+    async def unsettled(self) -> int:
+        """Messages in the queue, and those the server has given us that are not settled.
+
+        A queue that has given its last message may say so before that message: it is in the server's mailbox for this
+        channel. It is here when a second question has its answer. While messages come in, a count is one of a moment;
+        no message that was in the queue is missing from a zero.
+        """
+        waiting = await self.undelivered()
+        if not waiting:
+            await self.undelivered()
+        return waiting + len(self.arrived) + len(self._tags) - len(self._done)
 
     def take(self, count: int) -> list[Delivery]:
         found = self.returned[:count]

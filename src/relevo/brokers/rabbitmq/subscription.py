@@ -97,7 +97,7 @@ class RabbitSubscription:
             if shard.unsaid:
                 shard.unsaid = False
                 # Acknowledgements have no answer; one to a later question on the channel says they were read.
-                await self._ask(shard)
+                await self._ask(shard.undelivered())
 
     async def hand_back(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -120,11 +120,11 @@ class RabbitSubscription:
         self._revoked = callback
 
     async def lag(self) -> Mapping[str, int]:
-        found = {}
-        for shard in list(self._shards.values()):
-            if not shard.leaving:
-                found[shard.name] = await self._ask(shard) + shard.held
-        return found
+        shards = [shard for shard in self._shards.values() if not shard.leaving]
+        return {shard.name: await self._ask(shard.unsettled()) for shard in shards}
+
+    async def shard_count(self) -> int:
+        return len(self._there | self._missing) * self._options.queues
 
     async def aclose(self) -> None:
         if self._closed:
@@ -275,10 +275,10 @@ class RabbitSubscription:
                 break
         return found
 
-    async def _ask(self, shard: Shard) -> int:
+    async def _ask(self, question: Awaitable[int]) -> int:
         try:
             async with asyncio.timeout(RPC_TIMEOUT_S):
-                return await shard.undelivered()
+                return await question
         except lost() as error:
             end_if_cancelled()
             raise self._away(error) from None

@@ -41,11 +41,12 @@ def command(
         broker = broker_for(settings.broker.url, settings.broker.options)
         subscription = await broker.subscribe(READER, [letters])
         try:
-            found = await parked_back.waiting(subscription, wait_s=wait_s)
+            waiting = await parked_back.waiting(subscription, wait_s=wait_s)
+            found = waiting.messages
             if dry_run or not found:
-                progress(
-                    f"would bring back {plural(found, 'message')} of {letters}" if found else f"{letters} is empty"
-                )
+                empty = f"{letters} is empty" if not waiting.elsewhere else f"nothing of {letters} can be read here"
+                progress(f"would bring back {plural(found, 'message')} of {letters}" if found else empty)
+                _tell(waiting.elsewhere, letters)
                 return
             confirm(f"Bring back {plural(found, 'message')} of {letters}?", yes=yes)
             done = await parked_back.bring_back(database, subscription, operator, wait_s=wait_s)
@@ -54,5 +55,14 @@ def command(
         known = f"; {plural(done.known, 'message')} known as processed" if done.known else ""
         redriven = f"; {plural(done.redriven, 'message')} redriven where parked" if done.redriven else ""
         progress(f"brought back: {plural(done.queued, 'message')}{redriven}{known}")
+        _tell(done.elsewhere, letters)
 
     on_database(settings, work)
+
+
+def _tell(elsewhere: int, letters: str) -> None:
+    if elsewhere:
+        progress(
+            f"{plural(elsewhere, 'shard')} of {letters} could not be read: another reader has them, or had them and "
+            "died a moment ago. Run this again when it has ended, or with a longer --wait"
+        )
