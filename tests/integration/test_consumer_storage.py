@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from relevo.clients import database_for
+from relevo.consumer.availability import Availability
+from relevo.consumer.journal import Journal
 from relevo.storage import holding, inboxing, journaling, processes
 from relevo.storage.holding import Claimed, Head, Lost, Why, key_id
 from tests.support.consumers import order
@@ -59,17 +61,44 @@ async def test_the_journal_tells_suspects_from_what_was_handed_back(store: Store
     dead, living = uuid4(), uuid4()
     crashed, finished, returned, fresh = uuid4(), uuid4(), uuid4(), uuid4()
     taken = [crashed, finished, returned, fresh]
-    assert await database.run(journaling.take("billing", dead, taken, [])) == {}
+    assert await database.run(journaling.take(database.dialect, "billing", dead, [str(id) for id in taken], [])) == {}
     await database.run(journaling.count("billing", dead, crashed, 2))
     await database.run(journaling.count("billing", dead, returned, 1))
     await database.run(inboxing.insert("billing", finished))
     await database.run(journaling.hand_back("billing", dead, [returned, fresh]))
-    found = await database.run(journaling.take("billing", living, [*taken, crashed], []))
+    found = await database.run(
+        journaling.take(database.dialect, "billing", living, [str(id) for id in (*taken, crashed)], [])
+    )
     assert found == {crashed: journaling.Found(True, 2), returned: journaling.Found(False, 1)}
     await database.run(journaling.remove("billing", dead, taken))
     assert store.query("select count(*) from relevo_journal") == [(4,)]  # they are the living one's by now
-    await database.run(journaling.take("billing", living, [], taken))
+    await database.run(journaling.take(database.dialect, "billing", living, [], [str(id) for id in taken]))
     assert store.query("select count(*) from relevo_journal") == [(0,)]
+    await database.aclose()
+
+
+async def test_what_was_settled_and_comes_again_begins_anew(store: Store) -> None:
+    """One write forgets what was settled and writes down what was taken, also where that is the same message: its
+    attempts are not counted on. What another process took over meanwhile stays its own."""
+    database = database_for(store.settings)
+    available = Availability(database, "billing", lambda reason: None, idle_timeout_s=5.0)
+    mine, other = Journal("billing", uuid4(), available), Journal("billing", uuid4(), available)
+    again, once, moved = str(uuid4()), str(uuid4()), str(uuid4())
+    assert await mine.taken([again, once, moved]) == {}
+    await mine.count(UUID(again), 3)
+    assert await other.taken([moved]) == {UUID(moved): journaling.Found(True, 0)}
+    for event_id in (again, once, moved):
+        mine.settled(event_id)
+    assert await mine.taken([again]) == {}
+    rows = store.query("select cast(event_id as text), attempts from relevo_journal")
+    assert sorted(rows) == sorted([(again, 0), (moved, 0)])
+    mine.settled(again)
+    assert await mine.taken([once]) == {}
+    assert {event_id for (event_id,) in store.query("select cast(event_id as text) from relevo_journal")} == {
+        once,
+        moved,
+    }
+    await available.aclose()
     await database.aclose()
 
 

@@ -69,6 +69,7 @@ class PostgresDatabase:
         script: Script[T],
         *,
         read_only: bool = False,
+        single: bool = False,
         idle_timeout_s: float | None = None,
         statement_timeout_s: float | None = None,
         lock_timeout_s: float | None = None,
@@ -77,12 +78,9 @@ class PostgresDatabase:
         bounds = _bounds(idle_timeout_s, statement_timeout_s, lock_timeout_s)
         async with self._connection(by_index) as connection:
             try:
-                if read_only and not bounds:
+                if (read_only or single) and not bounds:
                     return await arun(script, self._execute(connection))
-                async with connection.transaction():
-                    if bounds:
-                        calls = ", ".join(f"set_config('{name}', %s, true)" for name in bounds)
-                        await connection.execute(f"select {calls}".encode(), list(bounds.values()))
+                async with self._transaction(connection, bounds):
                     return await arun(script, self._execute(connection))
             except self._psycopg.Error as error:
                 raise self._explained(error) from error
@@ -103,6 +101,18 @@ class PostgresDatabase:
             return await cursor.fetchall() if cursor.description is not None else ()
 
         return execute
+
+    @contextlib.asynccontextmanager
+    async def _transaction(self, connection: psycopg.AsyncConnection[Any], bounds: str) -> AsyncIterator[None]:
+        """As psycopg's own, which would take a round trip for the bounds alone."""
+        await connection.execute(f"begin{bounds}".encode(), prepare=False)
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(self._psycopg.Error):  # who cannot roll back is closed
+                await connection.rollback()
+            raise
+        await connection.commit()
 
     @contextlib.asynccontextmanager
     async def _connection(self, by_index: bool) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -164,17 +174,15 @@ class PostgresDatabase:
         return explain(sqlstate, redact(primary), self.url) or error
 
 
-def _bounds(
-    idle_timeout_s: float | None, statement_timeout_s: float | None, lock_timeout_s: float | None
-) -> dict[str, str]:
-    """Server settings for one transaction, in milliseconds."""
-    bounds: dict[str, str] = {}
+def _bounds(idle_timeout_s: float | None, statement_timeout_s: float | None, lock_timeout_s: float | None) -> str:
+    """Server settings for one transaction, in milliseconds: what follows its ``begin``."""
+    bounds = ""
     if idle_timeout_s is not None:
-        bounds["idle_in_transaction_session_timeout"] = str(max(1, int(idle_timeout_s * 1000)))
+        bounds += f"; set local idle_in_transaction_session_timeout = {max(1, int(idle_timeout_s * 1000))}"
     if statement_timeout_s is not None:
-        bounds["statement_timeout"] = str(int(statement_timeout_s * 1000))
+        bounds += f"; set local statement_timeout = {int(statement_timeout_s * 1000)}"
     if lock_timeout_s is not None:
-        bounds["lock_timeout"] = str(max(1, int(lock_timeout_s * 1000)))
+        bounds += f"; set local lock_timeout = {max(1, int(lock_timeout_s * 1000))}"
     return bounds
 
 

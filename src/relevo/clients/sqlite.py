@@ -43,6 +43,7 @@ class SqliteDatabase:
         script: Script[T],
         *,
         read_only: bool = False,
+        single: bool = False,
         idle_timeout_s: float | None = None,
         statement_timeout_s: float | None = None,
         lock_timeout_s: float | None = None,

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from relevo.errors import RelevoError
 from relevo.policy import PROBE_BACKOFF
-from relevo.ports.database import Database
+from relevo.ports.database import Database, Dialect
 from relevo.runtime.classify import is_transient
 from relevo.runtime.trouble import Trouble
 from relevo.script import Script
@@ -73,14 +73,19 @@ class Availability:
         self._on_change(reason)
         self._prober = asyncio.create_task(self._probe())
 
-    async def run(self, make: Callable[[], Script[T]], *, read_only: bool = False) -> T:
+    @property
+    def dialect(self) -> Dialect:
+        return self._database.dialect
+
+    async def run(self, make: Callable[[], Script[T]], *, read_only: bool = False, single: bool = False) -> T:
         """Bookkeeping: run a script, again after an outage or a conflict, until it is done. ``make`` is called for each
-        try. Raises what waiting cannot help."""
+        try. Raises what waiting cannot help. ``read_only`` and ``single``: of ``Database.run``."""
+        idle_timeout_s = None if read_only or single else self._idle_timeout_s
         while True:
             await self.up()
             try:
                 result = await self._database.run(
-                    make(), read_only=read_only, idle_timeout_s=None if read_only else self._idle_timeout_s
+                    make(), read_only=read_only, single=single, idle_timeout_s=idle_timeout_s
                 )
             except Exception as error:
                 if isinstance(error, RelevoError):  # unreachable, or tables missing: say so, and wait

@@ -21,8 +21,13 @@ class Journal:
 
     async def taken(self, event_ids: Sequence[str]) -> dict[UUID, Found]:
         """Write a batch down and forget what was settled since; returns what earlier owners left behind."""
+        if not set(self._settled).isdisjoint(event_ids):
+            await self.flush()  # it was done, and begins anew
         settled, self._settled = self._settled, []
-        return await self._database.run(lambda: journaling.take(self._consumer, self._owner, event_ids, settled))
+        return await self._database.run(
+            lambda: journaling.take(self._database.dialect, self._consumer, self._owner, event_ids, settled),
+            single=True,
+        )
 
     async def count(self, event_id: UUID, attempts: int) -> None:
         """Commit the number of an attempt before it is made."""

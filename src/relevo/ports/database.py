@@ -31,12 +31,15 @@ class Database(Protocol):
         script: Script[T],
         *,
         read_only: bool = False,
+        single: bool = False,
         idle_timeout_s: float | None = None,
         statement_timeout_s: float | None = None,
         lock_timeout_s: float | None = None,
         by_index: bool = False,
     ) -> T:
         """Drive ``script`` in one transaction. ``read_only``: a single snapshotless read, no write lock on SQLite.
+        ``single``: on PostgreSQL the script is one statement, which is a transaction by itself and has no time to idle
+        in; on SQLite it may be several, in one transaction as ever.
         ``idle_timeout_s``: when the server ends the session if this process freezes inside (PostgreSQL); 5 s if not
         given. ``statement_timeout_s``: when it ends a statement (PostgreSQL: the driver's error, SQLSTATE 57014); 0:
         never; not given: as the server is set. ``lock_timeout_s``: when it gives up waiting for a lock (SQLSTATE

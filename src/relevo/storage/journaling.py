@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from relevo.ports.database import Dialect
 from relevo.script import Ids, Script, Statement
 
 NOBODY = UUID(int=0)
@@ -24,24 +25,33 @@ class Found(NamedTuple):
 
 
 def take(
-    consumer: str, owner: UUID, event_ids: Sequence[UUID | str], settled: Sequence[UUID | str], *, generation: int = 0
+    dialect: Dialect,
+    consumer: str,
+    owner: UUID,
+    event_ids: Sequence[str],
+    settled: Sequence[str],
+    *,
+    generation: int = 0,
 ) -> Script[dict[UUID, Found]]:
-    """One write for one batch: forget ``settled``, write ``event_ids`` down as taken by ``owner``.
+    """One write for one batch: forget ``settled``, write ``event_ids``, none of those, down as taken by ``owner``. On
+    PostgreSQL one statement.
 
     Returns what was found of earlier runs; a healthy message is not in it.
     """
+    ids, gone = Ids(sorted(set(event_ids))), Ids(sorted(set(settled)))
+    of = {"consumer": consumer, "owner": str(owner)}
+    if dialect == "postgresql":
+        rows = yield Statement("journal.take", {**of, "settled": gone, "event_ids": ids, "generation": generation})
+    else:
+        if gone:
+            yield Statement("journal.remove", {**of, "event_ids": gone})
+        rows = yield Statement("journal.found", {"consumer": consumer, "event_ids": ids, "generation": generation})
+        yield Statement("journal.write", {**of, "event_ids": ids})
     found: dict[UUID, Found] = {}
-    if settled:
-        yield from remove(consumer, owner, settled)
-    ids = Ids(sorted({str(event_id) for event_id in event_ids}))
-    if not ids:
-        return found
-    rows = yield Statement("journal.found", {"consumer": consumer, "event_ids": ids, "generation": generation})
     for event_id, last_owner, attempts, done in rows:
         suspect = not done and last_owner not in (str(owner), str(NOBODY))
         if suspect or attempts:
             found[UUID(event_id)] = Found(suspect, attempts)
-    yield Statement("journal.write", {"consumer": consumer, "owner": str(owner), "event_ids": ids})
     return found
 
 

@@ -156,6 +156,16 @@ class Readers:
         return one.group == other.group and one.without == other.without
 
 
+def size_of(page: Rows) -> int:
+    """Payload bytes: its last row says how many they were so far."""
+    return int(page[-1][-1]) if page else 0
+
+
+def is_full(page: Rows, room: int, room_bytes: int) -> bool:
+    """Whether it may have been cut by its limits."""
+    return len(page) >= room or size_of(page) >= room_bytes
+
+
 def sweep(
     readers: Readers,
     s2: str,
@@ -175,10 +185,9 @@ def sweep(
                 break
             cap = readers.cap(reader)
             rows = yield from page(reader, cap, room, room_bytes)
-            size = int(rows[-1][-1]) if rows else 0
-            read(reader, rows, len(rows) >= room or size >= room_bytes, cap)
+            read(reader, rows, is_full(rows, room, room_bytes), cap)
             found += rows
             room -= len(rows)
-            room_bytes -= size
+            room_bytes -= size_of(rows)
         merge()
     return found

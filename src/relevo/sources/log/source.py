@@ -19,7 +19,7 @@ from relevo.script import Rows, Script
 from relevo.sources.log.windows import NO_CAP, Name, Part, Reader, Windows
 from relevo.storage import laning, marking, windowing
 from relevo.storage.cursors import EVERY, Cursor, left_behind
-from relevo.storage.readers import sweep
+from relevo.storage.readers import is_full, sweep
 from relevo.storage.rows import page_reader
 
 NOTHING = Taken((), (), (), exhausted=True)
@@ -116,8 +116,7 @@ class LogSource:
                 *(self._holder, self._lanes, self._lane_count, reading, room, room_bytes, self._timeline)
             )
             self._timeline = window.timeline
-            full = len(rows) >= room or bool(rows and rows[-1][-1] >= room_bytes)
-            read(follower, rows, full, NO_CAP)
+            read(follower, rows, is_full(rows, room, room_bytes), NO_CAP)
             return rows
         window = yield from windowing.window(self._timeline)
         self._timeline = window.timeline
@@ -271,7 +270,7 @@ class LogSource:
 
     async def _save(self, cursors: Mapping[Name, Cursor]) -> None:
         script = windowing.save(self._holder, self._lanes, await self._known_timeline(), cursors, dict(self._versions))
-        versions = await self._database.run(script, read_only=self._database.dialect == "postgresql")
+        versions = await self._database.run(script, single=True)
         self._versions |= versions
         self._stored |= {name: cursors[name] for name in versions}
 
