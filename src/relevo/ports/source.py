@@ -13,11 +13,13 @@ from relevo.outgoing import Sendable
 class SourceCapabilities:
     """``lanes``: owned lane by lane, many relays at once. ``history``: settled messages can be read again. ``leaves``:
     what may not be sent can be left unsettled for as long as it takes. Without it ``without_topics`` is a wish: after a
-    while such messages are handed out all the same, to be held."""
+    while such messages are handed out all the same, to be held. ``company_s``: seconds from one look to the next at
+    least, where the last one found all there was: what comes meanwhile goes together."""
 
     lanes: bool
     history: bool
     leaves: bool = True
+    company_s: float = 0.002
 
 
 @dataclass(frozen=True, slots=True)

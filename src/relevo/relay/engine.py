@@ -37,9 +37,6 @@ from relevo.storage.pausing import Pauses
 
 log = logging.getLogger("relevo.relay")
 
-COMPANY_S = 0.002
-"""From one look to the next at least, where the last one found all there was: what comes meanwhile goes together."""
-
 
 @dataclass
 class RelayEngine:
@@ -139,8 +136,9 @@ class RelayEngine:
         self._idle_s = self.settings.poll_min_s
         await self.flight.carry(taken)
         if taken.exhausted:
+            company_s = self.source.capabilities.company_s
             since_s = self.clock.seconds() - looked_at
-            await self._rest(self.settings.poll_min_s - since_s, stop, least_s=COMPANY_S - since_s)
+            await self._rest(self.settings.poll_min_s - since_s, stop, least_s=company_s - since_s)
         await self.destinations.tell(self.database, self.ownership.relay_id)
 
     async def _take(self) -> Taken:
