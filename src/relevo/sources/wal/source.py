@@ -35,8 +35,8 @@ class WalSource:
     grace it is handed out although its topic is in ``without_topics``, to be held (``capabilities.leaves`` says so).
     """
 
-    # A look takes what has arrived and asks nobody: 2 ms apart, a median of 2.5 ms at 1,000/s and a third of a core; so,
-    # 1.4 ms and half of one (benchmarks/latency.py).
+    # A look takes what has arrived and asks nobody. With 2 ms from one to the next the median at 1,000/s is 2.5 ms for
+    # a third of a core, so it is 1.4 ms for half of one (benchmarks/latency.py).
     capabilities = SourceCapabilities(lanes=False, history=True, leaves=False, company_s=0.0005)
 
     def __init__(
