@@ -21,7 +21,7 @@ class Journal:
 
     async def taken(self, event_ids: Sequence[str]) -> dict[UUID, Found]:
         """Write a batch down and forget what was settled since; returns what earlier owners left behind."""
-        if not set(self._settled).isdisjoint(event_ids):
+        while not set(self._settled).isdisjoint(event_ids):
             await self.flush()  # it was done, and begins anew
         settled, self._settled = self._settled, []
         return await self._database.run(

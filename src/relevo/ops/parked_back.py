@@ -18,17 +18,7 @@ from relevo.storage.auditing import Act
 from relevo.storage.holding import KeyId, Why
 
 BATCH = 200
-
-
-@dataclass(slots=True)
-class Returned:
-    """``queued`` for their keys; ``redriven``: copies of what was still parked, so that its key drains; ``known``:
-    processed since, so left alone. ``elsewhere``: shards that somebody else had to the end."""
-
-    queued: int = 0
-    redriven: int = 0
-    known: int = 0
-    elsewhere: int = 0
+TAKE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,49 +32,66 @@ class Waiting:
 EMPTY = Waiting(0, 0)
 
 
+@dataclass(slots=True)
+class Returned:
+    """``queued`` for their keys; ``redriven``: copies of what was still parked, so that its key drains; ``known``:
+    processed since, so left alone. ``left``: what stands there at the end."""
+
+    queued: int = 0
+    redriven: int = 0
+    known: int = 0
+    left: Waiting = EMPTY
+
+
 async def waiting(subscription: Subscription, *, wait_s: float) -> Waiting:
     """What stands in the dead-letter topic and nobody brought back yet. Waits for the broker to assign all shards."""
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
         found = await _look(subscription)
-        if (found is not None and not found.elsewhere) or asyncio.get_running_loop().time() > deadline:
-            return found or Waiting(0, await subscription.shard_count())
+        if not found.elsewhere or asyncio.get_running_loop().time() > deadline:
+            return found
         taken = await subscription.take(1, 0.2)
         if taken:
             await subscription.hand_back(taken)
 
 
-async def bring_back(database: Database, subscription: Subscription, operator: Operator, *, wait_s: float) -> Returned:
-    """Queue everything that stands in the dead-letter topic for its key again, and settle it there.
+async def bring_back(
+    database: Database, subscription: Subscription, operator: Operator, *, most: int, wait_s: float
+) -> Returned:
+    """Queue what stands in the dead-letter topic for its key again, and settle it there.
 
-    Ends when all of its shards are empty; or when nothing more came for ``wait_s``, as another reader has some.
+    Ends after ``most`` messages, since what fails again meanwhile is a new letter; when all shards are empty; or when
+    nothing came for ``wait_s`` although there is something, or another reader has some of the shards.
 
     Raises ``RefusedError`` at a message that Relevo did not put there; what came before it is brought back.
     """
     returned = Returned()
+    count = empty = 0
     deadline = asyncio.get_running_loop().time() + wait_s
-    while True:
-        deliveries = await subscription.take(BATCH, 1.0)
+    while count < most:
+        deliveries = await subscription.take(min(BATCH, most - count), min(TAKE_S, wait_s / 2))
         if not deliveries:
-            left = await _look(subscription)
-            if left == EMPTY or asyncio.get_running_loop().time() > deadline:
-                returned.elsewhere = left.elsewhere if left else await subscription.shard_count()
-                return returned
+            # Twice: in a cluster a queue may say that it has given its last message before that message is here.
+            empty = empty + 1 if await _look(subscription) == EMPTY else 0
+            if empty == 2 or asyncio.get_running_loop().time() > deadline:
+                break
             continue
+        count += len(deliveries)
         deadline = asyncio.get_running_loop().time() + wait_s
         letters = [(delivery, original(delivery)) for delivery in deliveries]
         await database.run(_back(letters, operator, returned))
         probe("parked.brought_back")
         await subscription.settle(deliveries)
         await subscription.flush()
+    returned.left = await _look(subscription)
+    return returned
 
 
-async def _look(subscription: Subscription) -> Waiting | None:
-    """``None`` while no shard is ours."""
+async def _look(subscription: Subscription) -> Waiting:
     lag = await subscription.lag()
-    if not lag:
-        return None
-    return Waiting(sum(lag.values()), max(0, await subscription.shard_count() - len(lag)))
+    # At least one, where none is ours: of a topic that is not there nobody knows how many it has.
+    shards = await subscription.shard_count() if lag else 1
+    return Waiting(sum(lag.values()), max(0, shards - len(lag)))
 
 
 def _back(

@@ -25,12 +25,18 @@ CONSUMER, TOPIC, KEY, ALONE, POSITION, SHARD = (
 CAUSES = ("relevo-cause", "relevo-error-group", "relevo-attempts")
 OURS = frozenset((CONSUMER, TOPIC, KEY, ALONE, POSITION, SHARD, *CAUSES))
 READER: Final = "relevo-from-dlq"
-"""The group as which dead letters are read back."""
 
 
 def dlq_topic(consumer: str, topic: str) -> str:
     """Where the dead letters of one consumer and topic live."""
     return f"{consumer}.{topic}.dlq"
+
+
+def reader_of(letters: str, broker: Broker) -> str:
+    """The group as which the dead letters of one topic are read back. One for each: on PostgreSQL a group has one place
+    for all of its topics, and what it does not read is behind it for good. Without history the messages are in queues,
+    which are of one topic anyway."""
+    return f"{READER}.{letters}" if broker.capabilities.keeps_history else READER
 
 
 def dead_letter(id: KeyId, message: Message, *, position: int | None, shard: str, why: Why, attempts: int) -> Message:
@@ -74,7 +80,7 @@ async def ensure(broker: Broker, topic: str) -> None:
     they are read back. Raises as the broker does."""
     await broker.ensure_topics([topic])
     if not broker.capabilities.keeps_history:
-        await (await broker.subscribe(READER, [topic])).aclose()
+        await (await broker.subscribe(reader_of(topic, broker), [topic])).aclose()
 
 
 def said(outcome: PublishOutcome) -> str:

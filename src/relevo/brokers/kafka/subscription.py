@@ -133,7 +133,7 @@ class KafkaSubscription:
     async def shard_count(self) -> int:
         topics = (await self._known.get(self._topics)).values()
         for topic in topics:
-            if isinstance(topic.refused, Unavailable):
+            if isinstance(topic.refused, Unavailable) and not topic.partitions:
                 raise UnreachableError(topic.refused.reason)
         return sum(topic.partitions for topic in topics)
 

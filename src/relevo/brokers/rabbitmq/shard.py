@@ -52,16 +52,18 @@ class Shard:
         await self.channel.basic_consume(self.queue, arrived)
 
     async def undelivered(self) -> int:
-        """Messages that wait in the queue and are with nobody."""
+        """Messages that wait in the queue and are with nobody. Raises ``ConnectionError`` where that is not known."""
         declared = await self.channel.queue_declare(self.queue, passive=True)
+        if not declared.consumer_count:  # we are one: this is what a server says whose queue does not answer
+            raise ConnectionError("the queue has no leader, or does not answer")
         return int(declared.message_count)
 
     async def unsettled(self) -> int:
         """Messages in the queue, and those the server has given us that are not settled.
 
         A queue that has given its last message may say so before that message: it is in the server's mailbox for this
-        channel. It is here when a second question has its answer. While messages come in, a count is one of a moment;
-        no message that was in the queue is missing from a zero.
+        channel. On a server of one node it is here when a second question has its answer. While messages come in, a
+        count is one of a moment; no message that was in the queue is missing from a zero.
         """
         waiting = await self.undelivered()
         if not waiting:
@@ -115,3 +117,17 @@ class Shard:
             redelivered=frame.redelivered,
             malformed=malformed(delivered, self.without_id),
         )
+
+
+def take_from(shards: dict[str, Shard], max_messages: int) -> list[Delivery]:
+    """What arrived, of all of them; every shard is the first one at some time."""
+    found: list[Delivery] = []
+    for name in list(shards):
+        shard = shards[name]
+        if shard.leaving or not (shard.arrived or shard.returned):
+            continue
+        shards[name] = shards.pop(name)
+        found.extend(shard.take(max_messages - len(found)))
+        if len(found) >= max_messages:
+            break
+    return found

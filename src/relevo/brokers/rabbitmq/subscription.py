@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from relevo.brokers.rabbitmq import topology
 from relevo.brokers.rabbitmq.group import Group
 from relevo.brokers.rabbitmq.options import RabbitOptions
-from relevo.brokers.rabbitmq.shard import Shard
+from relevo.brokers.rabbitmq.shard import Shard, take_from
 from relevo.clients.aio_pika import close, connect, end_if_cancelled, let_go, lost, place_of, settled_down
 from relevo.errors import ConfigError, MisuseError, RelevoError, UnreachableError
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Delivery
+
+T = TypeVar("T")
 
 log = logging.getLogger("relevo.brokers.rabbitmq")
 
@@ -65,7 +67,7 @@ class RabbitSubscription:
         deadline = self._loop.time() + timeout_s
         while not self._closed:
             self._news.clear()
-            if not self._paused and (found := self._take(max_messages)):
+            if not self._paused and (found := take_from(self._shards, max_messages)):
                 return found
             if self._problem is not None:
                 raise type(self._problem)(str(self._problem))
@@ -97,7 +99,7 @@ class RabbitSubscription:
             if shard.unsaid:
                 shard.unsaid = False
                 # Acknowledgements have no answer; one to a later question on the channel says they were read.
-                await self._ask(shard.undelivered())
+                await self._ask(shard.channel.queue_declare(shard.queue, passive=True))
 
     async def hand_back(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -120,8 +122,15 @@ class RabbitSubscription:
         self._revoked = callback
 
     async def lag(self) -> Mapping[str, int]:
-        shards = [shard for shard in self._shards.values() if not shard.leaving]
-        return {shard.name: await self._ask(shard.unsettled()) for shard in shards}
+        found = {}
+        for shard in list(self._shards.values()):
+            if self._has(shard):
+                try:
+                    found[shard.name] = await self._ask(shard.unsettled())
+                except UnreachableError:
+                    if self._has(shard):
+                        raise
+        return {name: count for name, count in found.items() if name in self._shards}
 
     async def shard_count(self) -> int:
         return len(self._there | self._missing) * self._options.queues
@@ -263,19 +272,10 @@ class RabbitSubscription:
             await asyncio.gather(*[shard.channel.close() for shard in shards])
         await self._group.tell()
 
-    def _take(self, max_messages: int) -> list[Delivery]:
-        found: list[Delivery] = []
-        for name in list(self._shards):
-            shard = self._shards[name]
-            if shard.leaving or not (shard.arrived or shard.returned):
-                continue
-            self._shards[name] = self._shards.pop(name)  # every shard is the first one at some time
-            found.extend(shard.take(max_messages - len(found)))
-            if len(found) >= max_messages:
-                break
-        return found
+    def _has(self, shard: Shard) -> bool:
+        return self._shards.get(shard.name) is shard and not shard.leaving
 
-    async def _ask(self, question: Awaitable[int]) -> int:
+    async def _ask(self, question: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(RPC_TIMEOUT_S):
                 return await question

@@ -10,7 +10,7 @@ from relevo.cli.parked.options import acting, confirm, on_database, plural
 from relevo.ops import parked_back
 from relevo.ops.parked import Operator
 from relevo.ports.database import Database
-from relevo.runtime.dead_letters import READER, dlq_topic
+from relevo.runtime.dead_letters import dlq_topic, reader_of
 
 
 @click.command("from-dlq")
@@ -22,14 +22,14 @@ from relevo.runtime.dead_letters import READER, dlq_topic
     type=click.FloatRange(min=1),
     default=15.0,
     show_default=True,
-    help="Seconds to wait for the broker to hand out messages.",
+    help="Seconds to wait for all shards of the topic, and between two messages.",
 )
 @acting
 @click.pass_obj
 def command(
     context: CliContext, consumer: str, topic: str, wait_s: float, operator: Operator, dry_run: bool, yes: bool
 ) -> None:
-    """Bring everything back that stands in a dead-letter topic: each message is queued for its key and drains in order.
+    """Bring back what stands in a dead-letter topic: each message is queued for its key and drains in order.
 
     Behind what is held of its key, if there is something. A letter that is a copy of what is still parked redrives that
     key. A message the consumer processed meanwhile is left alone.
@@ -39,30 +39,30 @@ def command(
     async def work(database: Database) -> None:
         letters = dlq_topic(consumer, topic)
         broker = broker_for(settings.broker.url, settings.broker.options)
-        subscription = await broker.subscribe(READER, [letters])
+        subscription = await broker.subscribe(reader_of(letters, broker), [letters])
         try:
             waiting = await parked_back.waiting(subscription, wait_s=wait_s)
             found = waiting.messages
+            if waiting.elsewhere:
+                progress(
+                    f"{plural(waiting.elsewhere, 'shard')} of {letters} could not be looked into: another reader has "
+                    "them, or had them and died a moment ago. Run this again when it has ended, or with a longer --wait"
+                )
             if dry_run or not found:
-                empty = f"{letters} is empty" if not waiting.elsewhere else f"nothing of {letters} can be read here"
+                empty = "the others are empty" if waiting.elsewhere else f"{letters} is empty"
                 progress(f"would bring back {plural(found, 'message')} of {letters}" if found else empty)
-                _tell(waiting.elsewhere, letters)
                 return
             confirm(f"Bring back {plural(found, 'message')} of {letters}?", yes=yes)
-            done = await parked_back.bring_back(database, subscription, operator, wait_s=wait_s)
+            done = await parked_back.bring_back(database, subscription, operator, most=found, wait_s=wait_s)
         finally:
             await subscription.aclose()
         known = f"; {plural(done.known, 'message')} known as processed" if done.known else ""
         redriven = f"; {plural(done.redriven, 'message')} redriven where parked" if done.redriven else ""
         progress(f"brought back: {plural(done.queued, 'message')}{redriven}{known}")
-        _tell(done.elsewhere, letters)
+        if done.left.messages:
+            progress(
+                f"{plural(done.left.messages, 'message')} of {letters} are left: they came meanwhile, or the broker "
+                "did not hand them out in time. Run this again, for the latter with a longer --wait"
+            )
 
     on_database(settings, work)
-
-
-def _tell(elsewhere: int, letters: str) -> None:
-    if elsewhere:
-        progress(
-            f"{plural(elsewhere, 'shard')} of {letters} could not be read: another reader has them, or had them and "
-            "died a moment ago. Run this again when it has ended, or with a longer --wait"
-        )

@@ -36,7 +36,7 @@ class WalSource:
     """
 
     # A look takes what has arrived and asks nobody. With 2 ms from one to the next the median at 1,000/s is 2.5 ms for
-    # a third of a core, so it is 1.4 ms for half of one (benchmarks/latency.py).
+    # a third of a core; so it is 1.4 ms for half of one (benchmarks/latency.py). An idle loop counts in milliseconds.
     capabilities = SourceCapabilities(lanes=False, history=True, leaves=False, company_s=0.0005)
 
     def __init__(
