@@ -19,6 +19,7 @@ from relevo import __version__
 from relevo.ops.status_report import Status
 from relevo.settings import Settings, load
 from tests.support.cli import Cli
+from tests.support.ports import free_port
 from tests.support.waiting import eventually_sync
 
 
@@ -103,7 +104,7 @@ def test_status_for_people_names_what_to_look_at(relevo: Cli) -> None:
 def test_a_relay_delivers_reports_its_health_and_drains_on_sigterm(relevo: Cli, tmp_path: Path) -> None:
     """One process from start to end: ready line, health, delivery, status, SIGTERM, exit code 0, lanes given back."""
     relevo("migrate")
-    port = _free_port()
+    port = free_port()
     _make_topic(relevo)
     with relevo.running("relay", env={"RELEVO_HEALTH_PORT": str(port), "RELEVO_LOG_FORMAT": "json"}) as process:
         assert process.stderr is not None
@@ -138,7 +139,7 @@ def test_consumers_handle_and_drain_on_sigterm(relevo: Cli) -> None:
         connection.execute("create table sold (payload text)")
         connection.execute("insert into relevo_add (topic, type, payload) values ('shop', 'shop.sold', '{\"n\": 1}')")
     _make_topic(relevo)
-    port = _free_port()
+    port = free_port()
     with (
         relevo.running("relay") as relay,
         relevo.running("consume", "shop:billing", env={"RELEVO_HEALTH_PORT": str(port)}) as consumer,
@@ -217,14 +218,6 @@ def _http(port: int, path: str) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _user(url: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cli import Cli
+from tests.support.ports import free_port
 from tests.support.waiting import eventually_sync
 
 REPO = Path(__file__).resolve().parents[2]
@@ -25,11 +26,9 @@ def test_readiness_and_status_name_the_destination_that_is_away(relevo: Cli) -> 
     with sqlite3.connect(relevo.cwd / "relevo.db") as connection:
         connection.execute("insert into relevo_add (topic, type, payload) values ('shop', 'shop.sold', '{}')")
     connection.close()
-    with socket.socket() as closed, socket.socket() as free:
+    health = free_port()
+    with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        free.bind(("127.0.0.1", 0))
-        health = free.getsockname()[1]
-        free.close()
         env = {
             "RELEVO_BROKER_URL": f"kafka://127.0.0.1:{closed.getsockname()[1]}",
             "RELEVO_HEALTH_PORT": str(health),
@@ -53,7 +52,7 @@ def test_readiness_and_status_name_the_destination_that_is_away(relevo: Cli) -> 
 
 def test_effects_are_not_ready_without_a_database() -> None:
     """`relevo effects run` with the same endpoint: alive, not ready, and why; a stop is a clean one."""
-    port = _free()
+    port = free_port()
     env = {"RELEVO_DATABASE_URL": _nowhere(), "RELEVO_HEALTH_PORT": str(port)}
     with Cli(REPO).running("effects", "run", "tests.support.replayed:charge", env=env) as process:
         problem = eventually_sync(
@@ -65,7 +64,7 @@ def test_effects_are_not_ready_without_a_database() -> None:
 
 def test_effects_are_ready_with_one(pg_database: str) -> None:
     """Ready, and which effects are performed here."""
-    port = _free()
+    port = free_port()
     env = {"RELEVO_DATABASE_URL": pg_database, "RELEVO_HEALTH_PORT": str(port)}
     assert Cli(REPO)("migrate", env=env).code == 0
     with Cli(REPO).running("effects", "run", "tests.support.replayed:charge", env=env) as process:
@@ -79,17 +78,9 @@ def _stops(process: subprocess.Popen[str]) -> None:
     assert (process.wait(timeout=60), "Traceback" in process.communicate()[1]) == (0, False)
 
 
-def _free() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def _nowhere() -> str:
     """A database URL at which nobody listens."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        return f"postgresql://shop@127.0.0.1:{closed.getsockname()[1]}/shop"
+    return f"postgresql://shop@127.0.0.1:{free_port()}/shop"
 
 
 def _status(port: int) -> dict[str, Any]:

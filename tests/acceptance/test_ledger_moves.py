@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,10 +22,13 @@ from tests.support.wal import wal_database, wal_server  # noqa: F401 - a fixture
 
 KILLED = ("source.prepared=kill:1", "source.closed=kill:1", "source.switching=kill:1", "source.switched=kill:1")
 
+MOVE_S = 180.0
+"""How long a move that was killed may be begun anew until it ends."""
+
 
 class Mover:
     """Moves to each of ``targets`` in turn, again and again, in a thread: each move is killed at one point and then run
-    to its end."""
+    to its end. The block ends when every target had its turn, unless an error ends it."""
 
     def __init__(self, run: LedgerRun, folder: Path, targets: tuple[str, ...]) -> None:
         self.run = run
@@ -34,13 +38,16 @@ class Mover:
         self.killed = 0
         self.failure: BaseException | None = None
         self._enough = threading.Event()
+        self._failed = threading.Event()
         self._thread = threading.Thread(target=self._guarded)
 
     def __enter__(self) -> Mover:
         self._thread.start()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is not None:
+            self._failed.set()
         self._enough.set()
         self._thread.join()
 
@@ -52,13 +59,17 @@ class Mover:
 
     def _move(self) -> None:
         eventually_sync(lambda: self._written() > 100, what="events are written", timeout_s=60)
-        while not self._enough.is_set():
+        while not self._enough.is_set() or len(self.moves) < len(self.targets):
             target = self.targets[len(self.moves) % len(self.targets)]
             probe = KILLED[len(self.moves) % len(KILLED)]
             code = self._once(target, probe)
             self.killed += code != 0
-            while code != 0:
+            deadline = time.monotonic() + MOVE_S
+            while code != 0 and not self._failed.is_set():
+                assert time.monotonic() < deadline, f"the move to {target} does not end"
                 code = self._once(target, "")
+            if self._failed.is_set():
+                return
             self.moves.append(target)
 
     def _once(self, target: str, probe: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import psycopg
 import pytest
 
 from relevo.brokers import broker_for
+from tests.support.ports import worker
 from tests.support.private_kafka import PrivateKafka, private_kafka
 from tests.support.private_rabbitmq import PrivateRabbitMQ, private_rabbitmq
 from tests.support.schema import create_schema
@@ -27,23 +27,21 @@ from relevo.testing.broker_conformance import BrokerConformance  # noqa: E402
 @pytest.fixture(scope="module")
 def own_kafka(kafka_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateKafka]:
     """Beside ``kafka_url``, so that it is skipped (or fails) where there is no Kafka at all."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    with private_kafka(tmp_path_factory.mktemp("kafka"), 25_000 + 100 * worker) as kafka:
+    with private_kafka(tmp_path_factory.mktemp("kafka"), 25_000 + 100 * worker()) as kafka:
         yield kafka
 
 
 @pytest.fixture(scope="module")
 def own_rabbitmq(rabbitmq_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateRabbitMQ]:
     """Beside ``rabbitmq_url``, as above."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    with private_rabbitmq(tmp_path_factory.mktemp("rabbitmq"), 26_000 + 100 * worker) as rabbitmq:
+    with private_rabbitmq(tmp_path_factory.mktemp("rabbitmq"), 26_000 + 100 * worker()) as rabbitmq:
         yield rabbitmq
 
 
 class TestEmbedded(BrokerConformance):
     @pytest.fixture
     def make_broker(self, tmp_path: Path) -> Any:
-        options = {"lease_s": 1.5, "auto_create": False, "busy_timeout_s": 1.0}
+        options = {"lease_s": 6.0, "auto_create": False, "busy_timeout_s": 1.0}
         return functools.partial(broker_for, f"embedded:{tmp_path}/broker.db", options)
 
     @pytest.fixture
@@ -99,7 +97,7 @@ class TestPostgres(BrokerConformance):
     @pytest.fixture
     def make_broker(self, pg_database: str) -> Any:
         create_schema(pg_database, source="log")
-        return functools.partial(broker_for, pg_database, {"lease_s": 1.5, "auto_create": False})
+        return functools.partial(broker_for, pg_database, {"lease_s": 6.0, "auto_create": False})
 
     @pytest.fixture(params=["locked", "closed"])
     def outage(self, make_broker: Any, pg_database: str, request: pytest.FixtureRequest) -> Any:

@@ -50,7 +50,7 @@ class Clocks:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
         (folder / "relevo.toml").write_text(
-            stack.config(lease_s=4.0, relay="batch_max = 20\n")
+            stack.config(lease_s=15.0, relay="batch_max = 20\n")
             + "[consumer]\nlease_s = 4.0\nin_flight_max = 8\n[effects]\ngrace_s = 1.0\npoll_s = 0.1\n"
         )
 

@@ -120,7 +120,7 @@ async def test_a_message_that_kills_its_process_parks_and_its_neighbours_do_not(
             break
         assert process.wait(10) == -signal.SIGKILL
         deaths += 1
-    eventually_sync(lambda: len(effects(consumers.store)) >= count - 1, what="the neighbours' effects")
+    eventually_sync(lambda: len(effects(consumers.store)) >= count - 1, what="the neighbours' effects", timeout_s=60)
     process.terminate()
     assert process.wait(20) == 0, consumers.log()
     assert deaths == 4  # once beside the others, then alone for each of its three attempts

@@ -32,7 +32,7 @@ async def test_killed_during_a_pause(stack: Stack, tmp_path: Path, when: str) ->
     relays = Relays(stack, tmp_path)
     slow, fast = f"{stack.topic}.slow", f"{stack.topic}.fast"
     try:
-        await relays.open(slow, fast, lease_s=6.0)  # what is not confirmed in time would be a page of its own
+        await relays.open(slow, fast, lease_s=15.0)  # what is not confirmed in time would be a page of its own
         # The third page with something in it is the second one of the backlog below.
         first = relays.start("relay.confirmed=kill:3" if when == "busy" else None)
         relays.fill(PAGE // 2, topic=slow)

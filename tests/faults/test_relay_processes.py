@@ -81,7 +81,7 @@ async def test_a_relay_killed_while_it_hands_lanes_over(relays: Relays) -> None:
     eventually_sync(lambda: first.poll() is not None, what="it handed over")
     assert first.returncode == -signal.SIGKILL
     relays.fill(200, keys=8, start=200)
-    await eventually(lambda: relays.store.unsettled() == 0, what="the second relay has all lanes")
+    await eventually(lambda: relays.store.unsettled() == 0, what="the second relay has all lanes", timeout_s=60)
     assert in_order(await relays.on_the_wire(400), 400, 8) == 0
 
 
@@ -90,7 +90,7 @@ async def test_a_relay_frozen_beyond_its_lease_changes_nothing(relays: Relays) -
     and not one row that B settled changes."""
     if relays.stack.name == EMBEDDED:
         pytest.skip(FROZEN_ON_SQLITE)
-    await relays.open(lease_s=6.0)  # a confirmation is waited for on a slow machine too
+    await relays.open(lease_s=15.0)  # a confirmation is waited for on a slow machine too
     # One page: nothing is read ahead or settled beside it.
     relays.fill(40, keys=8)
     frozen = relays.start("relay.confirmed=freeze:1")
@@ -98,7 +98,7 @@ async def test_a_relay_frozen_beyond_its_lease_changes_nothing(relays: Relays) -
     eventually_sync(lambda: state(frozen.pid) == "T", what="it is frozen")
     (holder,) = relays.owners()
     relays.start()
-    eventually_sync(lambda: relays.store.unsettled() == 0, what="B took over and finished")
+    eventually_sync(lambda: relays.store.unsettled() == 0, what="B took over and finished", timeout_s=60)
     assert holder not in relays.owners()
     before = relays.store.query("select seq, settled_at, outcome from relevo_outbox order by seq")
     frozen.send_signal(signal.SIGCONT)

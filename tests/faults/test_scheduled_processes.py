@@ -62,8 +62,8 @@ async def test_not_before_its_time_and_not_if_cancelled(relays: Relays) -> None:
         connection.commit()
         assert outbox.cancel(connection, gone)
         connection.commit()
-    relays.start()
     due = store.query("select min(due_at) from relevo_scheduled")[0][0]
+    relays.start()
     await eventually(lambda: counts(store) == (1, 1) and store.unsettled() == 0, what="the first was sent")
     assert [message.event_id for message in await relays.on_the_wire(1)] == [soon]
     assert store.query("select created_at from relevo_outbox")[0][0] >= due

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -38,11 +39,15 @@ async def test_a_second_one_elsewhere_is_refused_at_its_start(store: Store) -> N
     """While `one` runs, `two` does not start, and says who has the command; its row in the table is gone. More of
     `one` may come, and so may a consumer of events. After `one` has left, `two` starts."""
     make_effects(store)
-    async with running(taker("one"), store, FakeBroker()), running(taker("one"), store, FakeBroker()):
+    async with (
+        running(taker("one"), store, FakeBroker(), lease_s=60.0),
+        running(taker("one"), store, FakeBroker(), lease_s=60.0),
+    ):
+        two = ConsumerRunner(taker("two"), settings_for(store), broker=FakeBroker())
         with pytest.raises(
             ConfigError, match=r"'two' handles the command billing\.charge, and so does 'one' \(process"
         ):
-            await ConsumerRunner(taker("two"), settings_for(store), broker=FakeBroker()).run()
+            await asyncio.wait_for(two.run(), 60)
         assert store.query("select distinct name from relevo_process") == [("one",)]
         async with running(taker("three", what=OrderPlaced), store, FakeBroker()):
             pass

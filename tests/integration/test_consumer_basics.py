@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -191,12 +192,12 @@ async def test_retry_and_reject_say_so(store: Store, batched: bool) -> None:
 async def test_a_waiting_key_drains_in_order_with_new_arrivals_behind(store: Store) -> None:
     """A slow retry is settled at the broker and waits in the held table; what comes later queues behind it, is never
     overtaken, and the key is live again when the queue is empty. Another key flows meanwhile."""
-    consumer = billing(retry=Backoff(attempts=5, base=timedelta(milliseconds=300), jitter=False), inline_retry_s=0.0)
-    broker = FakeBroker()
+    often = Backoff(attempts=1000, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=100))
+    consumer, broker, go = billing(retry=often, inline_retry_s=0.0), FakeBroker(), threading.Event()
 
     @consumer.on(OrderPlaced)
     def handle(event: Event[OrderPlaced], tx: Any) -> None:
-        if event.data.order_id == 1 and event.attempt < 3:
+        if event.data.order_id == 1 and not go.is_set():
             raise RuntimeError("not yet")
         insert(tx, event.data.order_id)
 
@@ -207,6 +208,9 @@ async def test_a_waiting_key_drains_in_order_with_new_arrivals_behind(store: Sto
         assert [row[0] for row in held(store)] in (["waiting"], ["draining"])
         broker.append(order(3, "slow"))
         await settled(broker)
+        assert effects(store) == [100]
+        assert queue(store) == [1, 2, 3]
+        go.set()
         await eventually(lambda: not held(store), what="the key live again")
         broker.append(order(4, "slow"))
         await settled(broker)

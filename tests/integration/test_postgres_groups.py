@@ -85,6 +85,12 @@ async def test_a_process_that_is_killed_is_followed_by_another(store: GroupStore
             await eventually(one.lag, what="shared while it lives: its lanes are handed over")
             child.kill()
             async with member(store) as two:
+
+                async def shared() -> bool:
+                    ones, twos = await one.lag(), await two.lag()
+                    return bool(ones and twos) and len(ones) + len(twos) == 64
+
+                await eventually(shared, what="the two share what it had", timeout_s=60)
                 found = []
 
                 async def all_there() -> bool:

@@ -34,7 +34,7 @@ async def test_a_poll_costs_the_same_with_a_paused_backlog(pg_store: Store, topi
         assert not await source.take(100, 1_000_000, without_topics=topics)
         return source._floor.seq == PAUSED
 
-    await eventually(passed, what="the backlog was passed", every_s=0.2)
+    await eventually(passed, what="the backlog was passed", timeout_s=180, every_s=0.2)
     later = cost(pg_store, source, topics)
     assert later < 60, f"a poll touched {later} pages; the first one, which walked the backlog, {first}"
     assert first > 10 * later

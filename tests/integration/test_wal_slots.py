@@ -43,14 +43,17 @@ async def stops(store: WalStore) -> str:
     return str(error)
 
 
-async def test_a_dropped_slot(wal: WalStore) -> None:
+async def test_a_dropped_slot(wal: WalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """FAILURES row 26: dropped under a running relay: it stops and says so; recovered, everything of the table that was
     not settled arrives, and everything that was is not sent again."""
+    monkeypatch.setattr("relevo.sources.wal.keeping.BARRIER_S", 0.1)  # what the table is told of is 30, or fewer
     async with reading_relay(wal) as relay:
         wal.fill(30, keys=3)
         await eventually(lambda: len(relay.publisher.log) == 30, what="read")
         await eventually(
-            lambda: wal.query("select high_water from relevo_cursor where lane = 0") == [(30,)], what="told"
+            lambda: wal.query("select high_water from relevo_cursor where lane = 0") == [(30,)],
+            what="told",
+            timeout_s=60,
         )
         slot = wal.slot
         wal.query(f"select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = '{slot}'")

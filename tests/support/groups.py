@@ -63,7 +63,7 @@ class GroupStore(LogStore):
             )
             return bool(rows[0][0])
 
-        await eventually(passed, what="every group has passed every row", timeout_s=60)
+        await eventually(passed, what="every group has passed every row", timeout_s=180)
 
 
 @contextlib.asynccontextmanager

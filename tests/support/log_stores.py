@@ -49,7 +49,7 @@ class LogStore(Store):
                     "(select max(tx::text::bigint) from relevo_outbox), false) from relevo_cursor"
                 )[0][0],
                 what="every cursor has passed every transaction",
-                timeout_s=60,
+                timeout_s=180,
             )
 
     def source(self, database: Database, relay_id: UUID, lease_s: float) -> Source:

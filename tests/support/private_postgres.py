@@ -10,7 +10,6 @@ import atexit
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 import psycopg
 
 from tests.support.missing import missing
+from tests.support.ports import free_port
 from tests.support.waiting import eventually_sync
 from tools.services import postgres
 from tools.services.settings import is_root
@@ -70,9 +70,7 @@ class PrivatePostgres:
         self.data = _open_folder() / "data" if self._user else folder / "data"
         self._settings = {**SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o777)
         for parent in folder.parents:  # programs of the user postgres must be able to enter

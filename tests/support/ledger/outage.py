@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tests.support.ledger.account import Account, take_account
 from tests.support.ledger.app import connect, execute
 from tests.support.ledger.child import Child
-from tests.support.ledger.run import BATCH_MAX, LedgerRun, Plan
+from tests.support.ledger.run import LedgerRun, Plan
 from tests.support.matrix.wire import Wire, read
 from tests.support.waiting import eventually_sync
 
@@ -129,7 +129,7 @@ def _play(run: LedgerRun, outage: Outage, load: Load, options: dict[str, Any]) -
         drain_rate=waited / max(empty - first, 1e-3),
         normal_rate=normal_rate,
         wire=wire,
-        doubles_max=plan.relays * BATCH_MAX,
+        doubles_max=plan.doubles_max,
     )
 
 
@@ -154,8 +154,7 @@ def _write(run: LedgerRun, name: str, transactions: int, per_s: float | None = N
     seed = 7_000 if per_s is None else 8_000
     writers: list[Child] = []
     for number in range(plan.writers):
-        command = [sys.executable, "-m", "tests.support.ledger.writer", plan.database, str(seed + number)]
-        writer = run.child(f"{name}{number}", [*command, str(transactions), str(plan.accounts)])
+        writer = run.writer(f"{name}{number}", seed=seed + number, transactions=transactions)
         writer.start(**({} if per_s is None else {"LEDGER_PER_S": str(per_s)}))
         writers.append(writer)
     run.writers += writers

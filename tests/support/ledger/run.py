@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from relevo.brokers import broker_for
 from relevo.ops.migrate import migrate
+from relevo.relay.flight import PAGES
 from relevo.settings import load
 from tests.support.ledger.account import Account, take_account
 from tests.support.ledger.child import Child
 from tests.support.ledger.tables import make_tables
 
 BATCH_MAX = 200
-"""Of the relays: what may be doubled on the wire when one is cut off from its broker."""
+"""Messages of a page of the relays."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class Plan:
     batch: int = 100
     in_flight: int = 100
 
+    @property
+    def doubles_max(self) -> int:
+        """Messages that may be on the wire twice when every relay is cut off from its broker once: those of the pages
+        that are under way at the same time."""
+        pages = PAGES if broker_for(self.broker).capabilities.prefix_safe else 1
+        return self.relays * pages * BATCH_MAX
+
 
 @dataclass
 class LedgerRun:
@@ -68,7 +77,6 @@ class LedgerRun:
         make_tables(plan.database, plan.accounts)
         common = ["--config", str(config)]
         python = sys.executable
-        sizes = [str(plan.transactions), str(plan.accounts)]
         self.relays = [
             self.child(f"relay{number}", [python, "-m", plan.relay_module, *common, "relay"])
             for number in range(plan.relays)
@@ -80,10 +88,7 @@ class LedgerRun:
             for number in range(plan.consumers)
         ]
         self.writers = [
-            self.child(
-                f"writer{number}",
-                [python, "-m", "tests.support.ledger.writer", plan.database, str(plan.seed * 100 + number), *sizes],
-            )
+            self.writer(f"writer{number}", seed=plan.seed * 100 + number, transactions=plan.transactions)
             for number in range(plan.writers)
         ]
         return self
@@ -95,13 +100,18 @@ class LedgerRun:
     def child(self, name: str, command: list[str]) -> Child:
         return Child(name, command, self.folder / f"{name}.log", self.plan.topic)
 
+    def writer(self, name: str, *, seed: int, transactions: int) -> Child:
+        """Not started."""
+        command = [sys.executable, "-m", "tests.support.ledger.writer", self.plan.database, str(seed)]
+        return self.child(name, [*command, str(transactions), str(self.plan.accounts)])
+
     def play(
         self, *, between: Callable[[int], None] = lambda kill: None, meanwhile: Callable[[], None] = lambda: None
     ) -> Account:
         """Write, kill at random, wait until everything arrived; the account as it is then or after the patience.
 
         ``between`` is called with the number of kills so far, before each; ``meanwhile`` about ten times a second. It
-        may kill and start a process: whoever did that in a thread would be seen between the two.
+        may kill and start a process (whoever did that in a thread would be seen between the two), and add a writer.
         """
         chance = random.Random(self.plan.seed)
         for child in [*self.relays, *self.consumers, *self.writers]:

@@ -48,7 +48,6 @@ class OperatorScenario(Scenario):
 
     switches = ("BAD",)
     command = True
-    step_s = 45.0
 
     def others(self) -> Sequence[str]:
         return ["relay", "consumer"]

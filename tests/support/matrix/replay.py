@@ -16,7 +16,6 @@ class ReplayScenario(Scenario):
 
     switches = ("ACTS",)
     command = True
-    step_s = 45.0
 
     def others(self) -> Sequence[str]:
         return ["relay", "consumer", "effects"]

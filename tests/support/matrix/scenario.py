@@ -32,7 +32,7 @@ class Scenario:
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """More options of the broker, by stack."""
     step_s: ClassVar[float] = 15.0
-    """How long a step may take to lead to the point before the next one is tried."""
+    """How long a step may take to lead to the point before the next one is tried; the last one has longer."""
     command: ClassVar[bool] = False
     """The armed process is a command with an end: when its connections are cut it may fail, and is run again."""
 

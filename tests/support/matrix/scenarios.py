@@ -171,7 +171,6 @@ class MoveScenario(Scenario):
 
     command = True
     repeats = True
-    step_s = 45.0
 
     def others(self) -> Sequence[str]:
         return ["relay", "consumer"]

@@ -24,6 +24,10 @@ from tests.support.matrix import wire
 from tests.support.waiting import eventually_sync
 
 LEASE_S = 2.0
+SEND_TIMEOUT_S = 1.0
+"""Of relays that are hit. It is below their lease, which is waited for, and a broker may be slow for so long."""
+PATIENT = (30.0, 10.0)
+"""Lease and send time-out of relays that are not: nobody waits for them, and nothing is sent again."""
 PAGE = 20
 """Messages of a relay's page: small, so that a run has several."""
 ACCOUNTS = 5
@@ -59,14 +63,17 @@ class System:
     switches: Collection[str] = ()
     after_s: float | None = None
     more_settings: str = ""
+    patient: bool = False
+    """No relay is hit."""
     children: list[Child] = field(default_factory=list)
     _written: int = 0
 
     def __enter__(self) -> System:
+        lease_s, send_timeout_s = PATIENT if self.patient else (LEASE_S, SEND_TIMEOUT_S)
         self.config.write_text(
             f'service = "ledger"\n[database]\nurl = "{self.stack.database}"\n[broker]\nurl = "{self.stack.broker}"\n'
             f'[relay]\nsource = "{self.stack.source}"\n'
-            f"lease_s = {LEASE_S}\nsend_timeout_s = 1.0\nbatch_max = {PAGE}\n"
+            f"lease_s = {lease_s}\nsend_timeout_s = {send_timeout_s}\nbatch_max = {PAGE}\n"
             f"[consumer]\nlease_s = {LEASE_S}\nin_flight_max = 16\nhandler_idle_timeout_s = 1.0\n"
             f"batch = {self.stack.batch}\n"
             f"[effects]\ngrace_s = 0.5\npoll_s = 0.1\n{self.more_settings}"
