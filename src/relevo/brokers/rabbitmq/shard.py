@@ -3,6 +3,7 @@ and in order. (``basic.cancel`` would make the next consumer active while we sti
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,7 +22,19 @@ class Shard:
     messages. In another process they say nothing."""
 
     __slots__ = (
-        *("_done", "_tags", "arrived", "channel", "generation", "leaving", "name", "number", "position", "queue"),
+        *(
+            "_acking",
+            "_done",
+            "_tags",
+            "arrived",
+            "channel",
+            "generation",
+            "leaving",
+            "name",
+            "number",
+            "position",
+            "queue",
+        ),
         *("returned", "topic", "unsaid", "without_id"),
     )
 
@@ -40,6 +53,7 @@ class Shard:
         self.without_id: WithoutId = "run"
         self._tags: dict[int, int] = {}  # position → delivery tag, of what was taken and is not settled; in order
         self._done: set[int] = set()
+        self._acking = asyncio.Lock()
 
     async def consume(self, options: RabbitOptions, news: Callable[[], None]) -> None:
         self.without_id = options.without_id
@@ -85,7 +99,20 @@ class Shard:
             self.returned.insert(place, delivery)
 
     async def settle(self, positions: Sequence[int]) -> None:
-        """Acknowledge; what is a contiguous prefix of all that was taken goes in one frame."""
+        """Acknowledge; what is a contiguous prefix of all that was taken goes in one frame.
+
+        One call after the other: the client's queue of frames has an end, and who waits for room there may be passed by
+        a later one. To acknowledge what an acknowledgement of all before it has covered closes the channel.
+        """
+        async with self._acking:
+            await self._settle(positions)
+
+    async def acknowledged(self) -> None:
+        """Acknowledgements have no answer; one to a later question on the channel says that they were read."""
+        async with self._acking:
+            await self.channel.queue_declare(self.queue, passive=True)
+
+    async def _settle(self, positions: Sequence[int]) -> None:
         tags, done = self._tags, self._done
         fresh = [position for position in positions if position in tags and position not in done]
         if not fresh:

@@ -98,8 +98,7 @@ class RabbitSubscription:
         for shard in list(self._shards.values()):
             if shard.unsaid:
                 shard.unsaid = False
-                # Acknowledgements have no answer; one to a later question on the channel says they were read.
-                await self._ask(shard.channel.queue_declare(shard.queue, passive=True))
+                await self._ask(shard.acknowledged())
 
     async def hand_back(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
