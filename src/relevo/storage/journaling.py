@@ -44,7 +44,7 @@ def take(
         rows = yield Statement("journal.take", {**of, "settled": gone, "event_ids": ids, "generation": generation})
     else:
         if gone:
-            yield Statement("journal.remove", {**of, "event_ids": gone})
+            yield from remove(consumer, owner, gone)
         rows = yield Statement("journal.found", {"consumer": consumer, "event_ids": ids, "generation": generation})
         yield Statement("journal.write", {**of, "event_ids": ids})
     found: dict[UUID, Found] = {}

@@ -22,20 +22,8 @@ class Shard:
     messages. In another process they say nothing."""
 
     __slots__ = (
-        *(
-            "_acking",
-            "_done",
-            "_tags",
-            "arrived",
-            "channel",
-            "generation",
-            "leaving",
-            "name",
-            "number",
-            "position",
-            "queue",
-        ),
-        *("returned", "topic", "unsaid", "without_id"),
+        *("_acking", "_done", "_tags", "arrived", "channel", "generation", "leaving", "name", "number"),
+        *("position", "queue", "returned", "topic", "unsaid", "without_id"),
     )
 
     def __init__(self, topic: str, number: int, queue: str, channel: Any, generation: int, position: int) -> None:
