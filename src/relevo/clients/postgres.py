@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from relevo.catalog import Catalog, pyformat
 from relevo.clients.eager import connection_class
-from relevo.clients.sqlstate import ENDED, explain
+from relevo.clients.sqlstate import ENDED, explain, mark_statement
 from relevo.errors import MissingExtraError, RelevoError, UnreachableError
 from relevo.ports.database import Dialect
 from relevo.script import Ids, Rows, Script, Statement, arun
@@ -97,8 +97,12 @@ class PostgresDatabase:
             text = self._texts.get(statement.name)
             if text is None:
                 text = self._texts[statement.name] = pyformat(self._catalog.text(statement.name))
-            await cursor.execute(text, _adapted(statement.params))
-            return await cursor.fetchall() if cursor.description is not None else ()
+            try:
+                await cursor.execute(text, _adapted(statement.params))
+                return await cursor.fetchall() if cursor.description is not None else ()
+            except Exception as error:
+                mark_statement(error, statement.name)
+                raise
 
         return execute
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from relevo.catalog import Catalog
-from relevo.clients.sqlstate import explain_sqlite
+from relevo.clients.sqlstate import explain_sqlite, mark_statement
 from relevo.errors import ConfigError, SchemaError
 from relevo.ports.database import Dialect
 from relevo.script import Rows, Script, Statement, run
@@ -77,7 +77,11 @@ class SqliteDatabase:
         return result
 
     def _execute(self, connection: sqlite3.Connection, statement: Statement) -> Rows:
-        return connection.execute(self._catalog.text(statement.name), adapted(statement.params)).fetchall()
+        try:
+            return connection.execute(self._catalog.text(statement.name), adapted(statement.params)).fetchall()
+        except sqlite3.Error as error:
+            mark_statement(error, statement.name)
+            raise
 
     def _connect(self) -> sqlite3.Connection:
         self._connection = connect(self._path)

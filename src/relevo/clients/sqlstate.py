@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 
@@ -83,6 +84,21 @@ def sqlite_codes(error: BaseException) -> Iterator[int]:
         code = getattr(cause, "sqlite_errorcode", None)
         if isinstance(code, int):
             yield code & 0xFF
+
+
+def mark_statement(error: BaseException, name: str) -> None:
+    """Note that ``error`` came from the statement ``name`` of the catalog."""
+    with contextlib.suppress(AttributeError):  # a class with slots
+        error.relevo_statement = name  # type: ignore[attr-defined]
+
+
+def statement_of(error: BaseException) -> str | None:
+    """The statement of the catalog that ``error`` or its cause came from, where it is known."""
+    for cause in _causes(error):
+        name = getattr(cause, "relevo_statement", None)
+        if isinstance(name, str):
+            return name
+    return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
