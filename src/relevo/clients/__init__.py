@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from relevo.bounds import OPERATOR_ANSWER_S
 from relevo.errors import ConfigError
 from relevo.ports.database import Database, Dialect
 from relevo.settings import DatabaseSettings, redact
@@ -20,12 +21,14 @@ def dialect_of(url: str) -> Dialect:
     )
 
 
-def database_for(settings: DatabaseSettings, *, connections_max: int = 4) -> Database:
+def database_for(
+    settings: DatabaseSettings, *, connections_max: int = 4, answer_s: float = OPERATOR_ANSWER_S
+) -> Database:
     """Relevo's own connections to the configured database. Connects at the first use."""
     if dialect_of(settings.url) == "postgresql":
         from relevo.clients.postgres import PostgresDatabase
 
-        return PostgresDatabase(settings, connections_max=connections_max)
+        return PostgresDatabase(settings, connections_max=connections_max, answer_s=answer_s)
     from relevo.clients.sqlite import SqliteDatabase
 
     return SqliteDatabase(settings)

@@ -7,11 +7,15 @@ ms for a page beside such a loop, 22 with this (2,000 rows of 300 bytes, Postgre
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import select
 import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from relevo.bounds import CLEANUP_S
+from relevo.clients.cancelling import cancel
 
 if TYPE_CHECKING:
     import psycopg
@@ -20,6 +24,8 @@ T = TypeVar("T")
 
 TURN_S: Final = 0.005
 """So long at most at a stretch: other tasks wait meanwhile."""
+_INTERVAL_S: Final = 0.1
+"""psycopg's own: how often a wait looks at the connection without being woken."""
 
 
 @functools.cache
@@ -30,8 +36,31 @@ def connection_class() -> type[psycopg.AsyncConnection[Any]]:
 
     class EagerConnection(psycopg.AsyncConnection[Any]):
         async def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+            """As psycopg's, which waits for the end of a statement whose task was cancelled: without bound, or for ten
+            seconds (from 3.3.5)."""
+            if not args:
+                kwargs.setdefault("interval", _INTERVAL_S)
             steps = eagerly(gen, self.pgconn.socket, waiting.WAIT_R, waiting.READY_R)
-            return await super().wait(steps, *args, **kwargs)
+            try:
+                return await waiting.wait_async(steps, self.pgconn.socket, *args, **kwargs)
+            except asyncio.CancelledError:
+                if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                    await self._leave(steps)
+                raise
+
+        async def _leave(self, steps: Generator[Any, Any, Any]) -> None:
+            """End the statement in good order; if it does not end in time, its connection."""
+            cancel(self.pgconn)
+            try:
+                async with asyncio.timeout(CLEANUP_S):
+                    await waiting.wait_async(steps, self.pgconn.socket, interval=_INTERVAL_S)
+            except psycopg.errors.QueryCanceled:
+                pass  # as asked for
+            except (psycopg.Error, TimeoutError):
+                self.pgconn.finish()
+            except BaseException:
+                self.pgconn.finish()
+                raise
 
     return EagerConnection
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from relevo.bounds import answer_s
 from relevo.brokers import broker_for
 from relevo.clients import database_for
 from relevo.consumer.consumer import Consumer
@@ -66,7 +67,7 @@ class ConsumerRunner:
         is rolled back and handed back.
         """
         settings = self._settings.consumer
-        database = self._database or database_for(self._settings.database)
+        database = self._database or database_for(self._settings.database, answer_s=answer_s(settings.lease_s))
         threads = HandlerThreads(settings.threads)
         slots = Slots(
             asyncio.Semaphore(settings.threads), asyncio.Semaphore(settings.connections_max), asyncio.Semaphore(1)

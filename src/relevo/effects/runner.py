@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from relevo import signals
+from relevo.bounds import answer_s
 from relevo.clients import database_for
 from relevo.effects.declaring import Effect
 from relevo.effects.performer import Performer
@@ -66,7 +67,9 @@ class EffectRunner:
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None] | None = None) -> None:
         """Until ``stop`` and what is being performed has ended, its time-out at most. Outages are waited out. Raises
         ``SchemaError`` when the tables do not fit. Cancellation leaves at once: acts under way are *unknown* then."""
-        database = self._given or database_for(self._settings.database)
+        database = self._given or database_for(
+            self._settings.database, answer_s=answer_s(self._settings.consumer.lease_s)
+        )
         stopping = asyncio.create_task(self._woken_by(stop))
         try:
             await self._start(database, stop)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 from uuid import uuid4
 
+from relevo.bounds import answer_s
 from relevo.brokers import broker_for
 from relevo.clients import database_for
 from relevo.errors import UnreachableError
@@ -146,7 +147,8 @@ class Relay:
     async def _connected(self) -> AsyncIterator[RelayEngine]:
         settings = self.settings
         async with contextlib.AsyncExitStack() as stack:
-            database = database_for(settings.database)
+            relay = settings.relay
+            database = database_for(settings.database, answer_s=answer_s(relay.lease_s, relay.send_timeout_s))
             stack.push_async_callback(database.aclose)
             await ensure_ready(database, settings)
             if settings.retention.then == "partitions":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from relevo.bounds import answer_s
 from relevo.brokers.postgres.options import PostgresOptions
 from relevo.clients import database_for
 from relevo.clients.sqlstate import sqlstates
@@ -27,7 +28,9 @@ class Link:
         settings = DatabaseSettings(
             url=url, schema=options.schema, prefix=options.prefix, prepared_statements=options.prepared_statements
         )
-        self.database: Database = database_for(settings, connections_max=CONNECTIONS_MAX)
+        self.database: Database = database_for(
+            settings, connections_max=CONNECTIONS_MAX, answer_s=answer_s(options.lease_s)
+        )
         self._settings = settings
         self._idle_timeout_s = options.lease_s / 2
 

@@ -1,0 +1,26 @@
+"""How libpq connects for us: with a bound, and with TCP that notices a peer that is gone; the URL's own goes first."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from relevo.bounds import keepalives
+
+GONE_MAX_S: Final = 30.0
+"""The system need not wait longer for a peer that acknowledges nothing, whatever a statement may take."""
+
+
+def connecting(conninfo: str, answer_s: float, bound_s: float) -> dict[str, Any]:
+    """All parameters of ``conninfo``, with those that it does not set itself."""
+    from psycopg.conninfo import conninfo_to_dict
+
+    given = conninfo_to_dict(conninfo)
+    return {"connect_timeout": max(2, math.ceil(bound_s)), **keepalives(min(answer_s, GONE_MAX_S)), **given}
+
+
+def total_s(params: dict[str, Any]) -> float:
+    """Seconds after which connecting is given up: libpq's own bound is per address, and looking names up has none."""
+    given = int(params["connect_timeout"])
+    hosts = str(params.get("host", "")).count(",") + 1
+    return 2.0 * max(2, given or 60) * hosts  # a name may stand for two addresses
