@@ -18,6 +18,7 @@ import msgspec
 from relevo.errors import ConfigError
 from relevo.message import MESSAGE_BYTES_MAX
 from relevo.redacting import redact as redact
+from relevo.redacting import redact_text as redact_text
 
 FILE_NAME = "relevo.toml"
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from relevo.errors import ConfigError
+from relevo.redacting import redact_text
 from relevo.settings import Settings, load, redact
 
 
@@ -94,12 +95,62 @@ def test_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("postgresql://db/shop?user=app&password=s3cret", "postgresql://db/shop?user=app&password=***"),
         ("kafka://u:s3cret@[::1]:9092", "kafka://u:***@[::1]:9092"),
         ("sqlite:///app.db", "sqlite:///app.db"),
-        ("postgresql://app:s3cret@[bad/shop", "<unreadable URL>"),
+        ("postgresql://app:s3cret@[bad/shop", "postgresql://app:***@[bad/shop"),
+        *(
+            (f"{scheme}://app:s3{sign}cret@h/d", f"{scheme}://***")
+            for scheme in ("postgresql", "amqp")
+            for sign in "#?/"
+        ),
+        ("postgresql://app:12/s3cret@db/shop", "postgresql://***"),
+        ("postgresql://app:s3cret", "postgresql://***"),
+        ("postgresql://app@db/shop?password=s3 cret@x", "postgresql://***"),
+        ("postgresql://db/shop?sslpassword=s3cret&user=app", "postgresql://db/shop?sslpassword=***&user=app"),
+        ("host=db password='s3 cret' user=app", "host=db password=*** user=app"),
+        ("kafka://a:9092,[::1]:9093", "kafka://a:9092,[::1]:9093"),
+        ("sqlite:///a@b:c.db", "sqlite:///a@b:c.db"),
     ],
 )
 def test_redaction(url: str, quiet: str) -> None:
     """No password in what is shown."""
     assert redact(url) == quiet
+
+
+PASSWORDS = (
+    "s3cret",
+    "s3#cret",
+    "s3?cret",
+    "s3/cret",
+    "s3@cret",
+    "s3:cret",
+    "s3 cret",
+    "1/cret",
+    "s3%23cret",
+    "s3'cret",
+)
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "amqp", "amqps", "kafka", "https"])
+def test_no_password_in_any_text(scheme: str, password: str) -> None:
+    """A driver's error quotes the URL; whatever the password contains, no part of it is shown."""
+    url = f"{scheme}://app:{password}@db:5432/shop"
+    for text in (url, f"cannot connect to {url}: refused", f"'{url}' is wrong", f"{url}, {url}"):
+        assert "cret" not in redact_text(text), redact_text(text)
+    assert "cret" not in redact(url)
+    assert "cret" not in repr(load(environ={}, overrides={"database.url": url, "broker.url": url}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see https://example.com/a?b=c#d and http://[::1]:8080/x",
+        "kafka://a:9092,b:9092 does not answer",
+        "Key (id)=(5) already exists; key=42",
+        "at 12:30 a@b.c wrote x://y",
+    ],
+)
+def test_text_without_a_secret_stays(text: str) -> None:
+    assert redact_text(text) == text
 
 
 def test_repr_keeps_quiet() -> None:

@@ -22,7 +22,7 @@ from relevo.clients.watch import LOOKS, Watch, Watched
 from relevo.errors import MissingExtraError, RelevoError, UnreachableError
 from relevo.ports.database import Dialect
 from relevo.script import Ids, Rows, Script, Statement, arun
-from relevo.settings import DatabaseSettings, redact
+from relevo.settings import DatabaseSettings, redact, redact_text
 
 if TYPE_CHECKING:
     import psycopg
@@ -231,7 +231,7 @@ class PostgresDatabase:
                 f"{self.url} does not answer: no reply within {bound_s:g} s, the bound of a round trip"
             )
         primary = error.diag.message_primary or str(error).splitlines()[0] if str(error) else type(error).__name__
-        return explain(sqlstate, redact(primary), self.url) or error
+        return explain(sqlstate, redact_text(primary), self.url) or error
 
 
 def _bounds(idle_timeout_s: float | None, statement_timeout_s: float | None, lock_timeout_s: float | None) -> str:

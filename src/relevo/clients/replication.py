@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from relevo.clients.sqlstate import explain
 from relevo.errors import MissingExtraError, RelevoError, UnreachableError
-from relevo.settings import DatabaseSettings, redact
+from relevo.settings import DatabaseSettings, redact, redact_text
 
 if TYPE_CHECKING:
     import psycopg
@@ -65,7 +65,7 @@ class ReplicationConnection:
                 options=f"{given} {_OPTIONS}" if given else _OPTIONS,
             )
         except psycopg.Error as error:
-            text = redact(str(error).strip().splitlines()[-1]) if str(error).strip() else type(error).__name__
+            text = redact_text(str(error).strip().splitlines()[-1]) if str(error).strip() else type(error).__name__
             sqlstate = error.sqlstate or "08006"
             if sqlstate == "42501":
                 raise ReplicationError(text, sqlstate) from error
@@ -168,14 +168,14 @@ class ReplicationConnection:
     def _refused(self, result: Any) -> Exception:
         field = self._psycopg.pq.DiagnosticField
         sqlstate = (result.error_field(field.SQLSTATE) or b"08006").decode()
-        text = redact((result.error_field(field.MESSAGE_PRIMARY) or result.error_message).decode(errors="replace"))
+        text = redact_text((result.error_field(field.MESSAGE_PRIMARY) or result.error_message).decode(errors="replace"))
         if sqlstate in ("42501", "42883", "42P01", "42704"):  # about slot or publication here, not about tables
             return ReplicationError(text, sqlstate)
         return explain(sqlstate, text, self.url) or ReplicationError(text, sqlstate)
 
     def _gone(self, error: Exception) -> UnreachableError:
         text = str(error).strip().splitlines()
-        return UnreachableError(f"{self.url} does not answer: {redact(text[0]) if text else type(error).__name__}")
+        return UnreachableError(f"{self.url} does not answer: {redact_text(text[0]) if text else type(error).__name__}")
 
 
 async def readable(fileno: int) -> None:

@@ -16,7 +16,7 @@ from relevo.clients.sqlite import connect, sqlite_path
 from relevo.clients.sqlstate import explain, explain_sqlite
 from relevo.errors import MissingExtraError, RelevoError, SchemaError
 from relevo.script import Rows
-from relevo.settings import DatabaseSettings, redact
+from relevo.settings import DatabaseSettings, redact, redact_text
 
 _CONNECT_TIMEOUT_S = 5
 _RIGHTS = {
@@ -105,7 +105,7 @@ class PostgresSession:
             code = error.sqlstate or (
                 "08006" if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)) else None
             )
-            detail = redact(error.diag.message_primary or str(error).partition("\n")[0] or type(error).__name__)
+            detail = redact_text(error.diag.message_primary or str(error).partition("\n")[0] or type(error).__name__)
             known: RelevoError | None = SchemaError(_RIGHTS[code].format(self.url, detail)) if code in _RIGHTS else None
             known = known or explain(code, detail, self.url)
             raise known or DatabaseError(f"{self.url}: {detail} ({code})", str(code)) from error
