@@ -21,11 +21,13 @@ select cast(extract(epoch from created_at) * 1000000 as bigint) from {meta};
 
 -- name: inbox.together
 -- What a batch begins with. It waits for no lock longer than `lock_ms` (unless the application said how long), is told
--- whether the consumer holds any key at all, and learns its own name.
+-- whether the consumer holds any key at all, and learns its own name. The part that locks no row leaves the mark that
+-- `held.lock_key` leaves, a ROW SHARE lock on the table to the transaction's end: a replay that holds a key waits for
+-- every transaction that may have found it live.
 select set_config('lock_timeout', case current_setting('lock_timeout') when '0' then cast(:lock_ms as text)
                                   else current_setting('lock_timeout') end, true),
        exists (select from {held_key} where side = 'consumer' and consumer = cast(:consumer as text)),
-       cast(pg_current_xact_id() as text);
+       cast(pg_current_xact_id() as text), exists (select from {held_key} where false for key share);
 
 -- name: inbox.insert_many
 -- In one order, so that two batches with the same messages wait for each other and do not deadlock.

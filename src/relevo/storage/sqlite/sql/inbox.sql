@@ -14,7 +14,7 @@ where consumer = :consumer and event_id = :event_id and generation = :generation
 select created_at from {meta};
 
 -- name: inbox.together
-select null, exists (select 1 from {held_key} where side = 'consumer' and consumer = :consumer), null;
+select null, exists (select 1 from {held_key} where side = 'consumer' and consumer = :consumer), null, 0;
 
 -- name: inbox.insert_many
 insert into {inbox} (consumer, event_id, generation, outcome)
