@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from relevo.bounds import connect_s
+from relevo.clients.conninfo import connecting, total_s
 from relevo.clients.sqlstate import explain
 from relevo.errors import MissingExtraError, RelevoError, UnreachableError
 from relevo.settings import DatabaseSettings, redact, redact_text
@@ -18,8 +20,8 @@ from relevo.settings import DatabaseSettings, redact, redact_text
 if TYPE_CHECKING:
     import psycopg
 
-CONNECT_TIMEOUT_S = 5
-ANSWER_TIMEOUT_S = 30.0
+ANSWER_MAX_S = 30.0
+"""For the commands of a replication connection, whatever else may take longer."""
 _OPTIONS = "-c timezone=UTC -c client_encoding=UTF8 -c datestyle=ISO"
 
 
@@ -34,7 +36,7 @@ class ReplicationError(RelevoError):
 class ReplicationConnection:
     """One connection; for one task and callbacks of its loop. Make it with ``connect``."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], url: str) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], url: str, answer_s: float) -> None:
         import psycopg
 
         self._psycopg = psycopg
@@ -42,10 +44,13 @@ class ReplicationConnection:
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
         self.url = url
+        self._answer_s = min(answer_s, ANSWER_MAX_S)
 
     @classmethod
-    async def connect(cls, settings: DatabaseSettings) -> ReplicationConnection:
-        """Raises ``UnreachableError``, or ``SchemaError`` where the role lacks the REPLICATION right."""
+    async def connect(cls, settings: DatabaseSettings, *, answer_s: float = ANSWER_MAX_S) -> ReplicationConnection:
+        """``answer_s``: the bound of a round trip.
+
+        Raises ``UnreachableError``, or ``SchemaError`` where the role lacks the REPLICATION right."""
         try:
             import psycopg
         except ModuleNotFoundError as error:
@@ -54,23 +59,24 @@ class ReplicationConnection:
             raise MissingExtraError("psycopg", "postgres", "PostgreSQL") from None
         scheme, separator, rest = settings.url.partition("://")
         conninfo = f"{scheme.partition('+')[0]}{separator}{rest}"
-        given = psycopg.conninfo.conninfo_to_dict(conninfo).get("options")
+        params = connecting(conninfo, answer_s, connect_s(answer_s))
+        given = params.pop("options", None)
+        params |= {"replication": "database", "application_name": "relevo wal"}
+        params["options"] = f"{given} {_OPTIONS}" if given else _OPTIONS
         try:
-            connection = await psycopg.AsyncConnection.connect(
-                conninfo,
-                autocommit=True,
-                replication="database",
-                connect_timeout=CONNECT_TIMEOUT_S,
-                application_name="relevo wal",
-                options=f"{given} {_OPTIONS}" if given else _OPTIONS,
-            )
+            async with asyncio.timeout(total_s(params)):
+                connection = await psycopg.AsyncConnection.connect(**params, autocommit=True)
+        except TimeoutError:
+            raise UnreachableError(
+                f"{redact(settings.url)} does not answer: no replication connection within {total_s(params):g} s"
+            ) from None
         except psycopg.Error as error:
             text = redact_text(str(error).strip().splitlines()[-1]) if str(error).strip() else type(error).__name__
             sqlstate = error.sqlstate or "08006"
             if sqlstate == "42501":
                 raise ReplicationError(text, sqlstate) from error
             raise explain(sqlstate, text, redact(settings.url)) or ReplicationError(text, sqlstate) from error
-        return cls(connection, redact(settings.url))
+        return cls(connection, redact(settings.url), answer_s)
 
     @property
     def fileno(self) -> int:
@@ -135,14 +141,14 @@ class ReplicationConnection:
         pq = self._psycopg.pq
         try:
             self._pgconn.send_query(text.encode())
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async with asyncio.timeout(self._answer_s):
                 self._pgconn.flush()
                 result = await self._result()
                 if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
                     with contextlib.suppress(self._psycopg.Error):  # it may be the server's last word
                         await self._result()  # none: the next command may be sent
         except TimeoutError:
-            raise UnreachableError(f"{self.url} did not answer {text.split()[0]} in {ANSWER_TIMEOUT_S:.0f} s") from None
+            raise UnreachableError(f"{self.url} did not answer {text.split()[0]} within {self._answer_s:g} s") from None
         except self._psycopg.Error as error:
             raise self._gone(error) from error
         if result is None:

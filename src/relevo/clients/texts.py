@@ -11,14 +11,15 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from relevo.bounds import CONNECT_S, OPERATOR_ANSWER_S
 from relevo.clients import dialect_of
+from relevo.clients.conninfo import connecting
 from relevo.clients.sqlite import connect, sqlite_path
 from relevo.clients.sqlstate import explain, explain_sqlite
 from relevo.errors import MissingExtraError, RelevoError, SchemaError
 from relevo.script import Rows
 from relevo.settings import DatabaseSettings, redact, redact_text
 
-_CONNECT_TIMEOUT_S = 5
 _RIGHTS = {
     "42501": "{}: this role lacks a right that creating Relevo's tables needs ({}). Run `relevo migrate` as a role "
     "that may create in the schema, or hand the output of `relevo migrate --sql` to somebody who may",
@@ -75,12 +76,8 @@ class PostgresSession:
         self.url = redact(settings.url)
         scheme, separator, rest = settings.url.partition("://")
         with self._explained():
-            self._connection = psycopg.connect(
-                f"{scheme.partition('+')[0]}{separator}{rest}",
-                autocommit=True,
-                connect_timeout=_CONNECT_TIMEOUT_S,
-                application_name="relevo",
-            )
+            params = connecting(f"{scheme.partition('+')[0]}{separator}{rest}", OPERATOR_ANSWER_S, CONNECT_S)
+            self._connection = psycopg.connect(**params | {"application_name": "relevo"}, autocommit=True)
 
     def execute(self, text: str) -> Rows:
         with self._explained():

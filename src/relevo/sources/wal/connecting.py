@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from relevo.bounds import answer_s
 from relevo.catalog import Catalog
-from relevo.clients.replication import ReplicationConnection, ReplicationError
+from relevo.clients.replication import ANSWER_MAX_S, ReplicationConnection, ReplicationError
 from relevo.errors import LostOwnershipError, SchemaError, UnreachableError
 from relevo.ports.database import Database
 from relevo.script import Script
@@ -52,7 +53,7 @@ def connector(database: Database, settings: DatabaseSettings, lease: ReaderLease
     catalog = Catalog(database.dialect, settings.schema, settings.prefix)
 
     async def connect(epoch: int) -> Connected:
-        connection = await connected(settings)
+        connection = await connected(settings, answer_s=answer_s(lease.lease_s))
         try:
             return await _start(database, connection, catalog, lease, epoch)
         except BaseException:
@@ -78,10 +79,12 @@ def explained(slot: str) -> Iterator[None]:
         ) from error
 
 
-async def connected(settings: DatabaseSettings) -> ReplicationConnection:
-    """A connection for a stream. Raises ``SchemaError`` where the role lacks the right."""
+async def connected(settings: DatabaseSettings, *, answer_s: float = ANSWER_MAX_S) -> ReplicationConnection:
+    """A connection for a stream. ``answer_s``: the bound of a round trip.
+
+    Raises ``SchemaError`` where the role lacks the right."""
     try:
-        return await ReplicationConnection.connect(settings)
+        return await ReplicationConnection.connect(settings, answer_s=answer_s)
     except ReplicationError as error:
         raise SchemaError(
             f"this role may not replicate ({error.sqlstate}: {error}). As a superuser run: alter role … replication"

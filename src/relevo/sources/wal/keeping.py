@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
+from relevo.clients.watch import LOOKS
 from relevo.errors import LostOwnershipError, RelevoError, UnreachableError
 from relevo.ports.database import Database
 from relevo.sources.wal.connecting import Connected
@@ -19,8 +20,9 @@ SAVE_S = 0.2
 """How long a settled page may be known to memory alone: what a crash repeats."""
 STATUS_S = 5.0
 """How often the server hears from us, whatever else happens: it ends a stream whose reader is silent for a minute."""
-SILENCE_S = 60.0
-"""How long the server may be silent, though asked, before it counts as gone."""
+SILENCE_MAX_S = 60.0
+"""How long the server may be silent, though asked, before it counts as gone, at most: one that decodes a large
+transaction of others may answer late, and begins it again with each stream."""
 ADVANCE_BYTES = 65_536
 """Foreign WAL that is passed over before it is worth a commit."""
 BARRIER_S = 10.0
@@ -31,8 +33,9 @@ class Keeper:
     """The position of one stream, in memory, in its row and at the slot, in that order."""
 
     def __init__(
-        self, database: Database, lease: ReaderLease, epoch: int, connected: Connected, window: Window
+        self, database: Database, lease: ReaderLease, epoch: int, connected: Connected, window: Window, silence_s: float
     ) -> None:
+        """``silence_s``: how long the server may be silent, though asked."""
         self.window = window
         self.failure: RelevoError | None = None
         """Why the position cannot be kept; for the next who settles or takes."""
@@ -40,6 +43,10 @@ class Keeper:
         self._lease = lease
         self._epoch = epoch
         self._connected = connected
+        self._silence_s = silence_s
+        self._status_s = min(STATUS_S, silence_s / LOOKS)
+        self.silent = False
+        """The server was silent for too long."""
         self._saved = window.passed
         self._dirty = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -90,7 +97,9 @@ class Keeper:
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(STATUS_S):  # not wait_for: Python 3.11's can swallow a cancellation
+                    async with asyncio.timeout(
+                        self._status_s
+                    ):  # not wait_for: Python 3.11's can swallow a cancellation
                         await self._dirty.wait()
                 if self._dirty.is_set():
                     self._dirty.clear()
@@ -111,10 +120,13 @@ class Keeper:
     async def _quiet(self) -> None:
         """Nothing of ours came for a while: pass over what others wrote, and show that we live."""
         stream = self._connected.stream
-        silent_s = time.monotonic() - stream.heard_at
-        if silent_s > SILENCE_S and not self.window.pages:
+        if self.window.pages:
+            stream.asked = 0  # what it answers is read once there is room
+        # Counted, not timed: for a process that was frozen the server was not silent.
+        if stream.asked * self._status_s >= self._silence_s:
+            self.silent = True
             raise UnreachableError(
-                f"the server has not been heard on the stream of {self._lease.slot} for {silent_s:.0f} s"
+                f"the server has not been heard on the stream of {self._lease.slot} for {self._silence_s:g} s"
             )
         position = self.window.position()
         if self._untold:

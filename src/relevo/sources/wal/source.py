@@ -11,12 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from relevo.bounds import answer_s
 from relevo.errors import LostOwnershipError, RelevoError, UnreachableError
 from relevo.ports.database import Database
 from relevo.ports.source import Disposition, Settled, SourceCapabilities, Taken
 from relevo.sources.wal.connecting import Connect, Connected, explained
 from relevo.sources.wal.grace import Grace
-from relevo.sources.wal.keeping import Keeper
+from relevo.sources.wal.keeping import SILENCE_MAX_S, Keeper
 from relevo.sources.wal.lease import ReaderLease
 from relevo.sources.wal.stream import Stream
 from relevo.sources.wal.window import Page, Window
@@ -61,6 +62,9 @@ class WalSource:
         self._keeper: Keeper | None = None
         self._listening = False
         self._broken: Exception | None = None
+        self._opened_at = 0.0
+        self._silences = 0
+        """How often one stream after the other ended since the server was silent."""
 
     async def assign(self, lanes: Mapping[int, int]) -> None:
         """All lanes, or none: then the stream is ended, and whoever is next goes on from the position row."""
@@ -134,9 +138,13 @@ class WalSource:
         except LostOwnershipError:
             self._lease.epoch = None
             return
-        self._keeper = Keeper(
-            self._database, self._lease, epoch, connected, Window(connected.start, connected.start.lsn)
-        )
+        now = self._lease.seconds()
+        if now - self._opened_at > 2 * SILENCE_MAX_S:
+            self._silences = 0
+        self._opened_at = now
+        silence_s = min(SILENCE_MAX_S, answer_s(self._lease.lease_s) * 2**self._silences)
+        window = Window(connected.start, connected.start.lsn)
+        self._keeper = Keeper(self._database, self._lease, epoch, connected, window, silence_s)
         self._keeper.begin(self._wake)
         self._listen()
 
@@ -226,6 +234,7 @@ class WalSource:
         self._keeper = self._connected = self._broken = None
         self._flying.clear()
         if keeper is not None:
+            self._silences += keeper.silent
             try:
                 await keeper.end()
             except (UnreachableError, LostOwnershipError) as error:

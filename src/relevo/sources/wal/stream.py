@@ -92,7 +92,8 @@ class Stream:
         self._xids = xids
         self.reached = start.lsn
         """Everything that committed before this LSN has been read."""
-        self.heard_at = time.monotonic()
+        self.asked = 0
+        """How often the server was asked for a word since it was heard."""
 
     @property
     def between(self) -> bool:
@@ -116,7 +117,7 @@ class Stream:
         self._run(messages_max, bytes_max - sum(len(message.payload or b"") for message in self._chunk.messages))
         chunk, self._chunk = self._chunk, Chunk()
         if chunk.messages:
-            self.heard_at = time.monotonic()
+            self.asked = 0
         return chunk
 
     def after(self, chunk: Chunk) -> Position:
@@ -127,6 +128,7 @@ class Stream:
     def confirm(self, lsn: int, *, reply: bool = False) -> None:
         """Tell the server that everything that committed before ``lsn`` is settled. Never goes back."""
         self._fed = max(self._fed, lsn)
+        self.asked += reply
         now = time.time_ns() // 1000 - _EPOCH_US
         self._wire.send(_STATUS(b"r", self._fed, self._fed, self._fed, now, reply))
 
@@ -200,7 +202,7 @@ class Stream:
         if len(data) != _KEEP.size:
             raise DecodeError(f"a keepalive of {len(data)} bytes")
         _, lsn, _, reply = _KEEP.unpack(data)
-        self.heard_at = time.monotonic()
+        self.asked = 0
         if not self._open:
             self.reached = max(self.reached, lsn)
         if reply:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from relevo.catalog import Catalog
 from relevo.clients.replication import readable
-from relevo.errors import SchemaError
+from relevo.errors import SchemaError, UnreachableError
 from relevo.ports.database import Database
 from relevo.script import Script
 from relevo.settings import DatabaseSettings
@@ -23,6 +23,8 @@ MESSAGES = 1_000
 BYTES = 8_000_000
 ASK_S = 0.2
 FLUSH_S = 1.0
+SILENCE_S = 60.0
+"""How long the server may be silent, though asked."""
 
 Take = Callable[[Chunk, Position], Awaitable[None]]
 """With what was read, and the position after it."""
@@ -73,6 +75,8 @@ async def read_tail(
                 return stream.reached  # more may come all the time
             if chunk.messages or chunk.more:
                 continue
+            if stream.asked * ASK_S > SILENCE_S:
+                raise UnreachableError(f"the server has not been heard on the stream of {slot} for {SILENCE_S:g} s")
             stream.confirm(start.lsn, reply=True)
             if time.monotonic() > flush_at:  # whatever the server meant by its number: a commit is beyond it
                 await database.run(moving_wal.flush())
