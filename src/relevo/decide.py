@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from relevo.outcome import (
     Accepted,
@@ -78,6 +78,9 @@ class HandBack:
     """Give the message back untouched; the attempt is refunded."""
 
 
+DELAY_MAX_S: Final = 100 * 365 * 86_400.0
+"""Longest delay: what is asked for beyond it is cut, so that every database can hold the time when it is over."""
+
 Decision = Settle | Skip | Pause | Again | Wait | Park | LookUp | HandBack
 
 
@@ -114,6 +117,7 @@ def decide(outcome: Outcome, attempt: int, policy: Policy, rng: random.Random | 
 def _retry(delay_s: float, attempt: int, reason: str, policy: Policy) -> Decision:
     if attempt >= policy.retry.attempts:
         return _give_up(reason, policy)
+    delay_s = min(delay_s, DELAY_MAX_S)
     if delay_s <= policy.inline_retry_s:
         return Again(delay_s, reason, counts=True)
     return Wait(delay_s, reason)
@@ -126,6 +130,6 @@ def _give_up(reason: str, policy: Policy) -> Decision:
         case "skip":
             return Skip(reason)
         case "block":
-            return Again(policy.retry.cap.total_seconds(), reason, counts=False)
+            return Again(min(policy.retry.cap.total_seconds(), DELAY_MAX_S), reason, counts=False)
         case _:
             assert_never(policy.on_rejected)

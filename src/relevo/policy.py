@@ -37,7 +37,10 @@ class Backoff:
     def delay_s(self, attempt: int, rng: random.Random | None = None) -> float:
         """Seconds to wait after failed attempt number ``attempt`` (1 for the first)."""
         exponent = min(attempt - 1, 64)
-        delay = min(self.base.total_seconds() * self.factor**exponent, self.cap.total_seconds())
+        try:
+            delay = min(self.base.total_seconds() * self.factor**exponent, self.cap.total_seconds())
+        except OverflowError:
+            delay = self.cap.total_seconds()
         if not self.jitter:
             return delay
         return delay / 2 + (rng or _rng).random() * delay / 2

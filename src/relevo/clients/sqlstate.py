@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 
 from relevo.errors import RelevoError, SchemaError, UnreachableError
+from relevo.total import attribute, cause_of
 
 _SCHEMA = {
     "42P01": "one of Relevo's tables is missing in {where}. Run: relevo migrate",
@@ -72,17 +73,17 @@ def sqlstates(error: BaseException) -> Iterator[str]:
     """The SQLSTATEs of an error and its causes, whatever the library: psycopg, asyncpg and what SQLAlchemy wraps."""
     for cause in _causes(error):
         for name in ("sqlstate", "pgcode"):
-            code = getattr(cause, name, None)
-            if isinstance(code, str):
-                yield code
+            code = attribute(cause, name)
+            if issubclass(type(code), str):
+                yield str.__str__(code)
                 break
 
 
 def sqlite_codes(error: BaseException) -> Iterator[int]:
     """SQLite's primary result codes of an error and its causes."""
     for cause in _causes(error):
-        code = getattr(cause, "sqlite_errorcode", None)
-        if isinstance(code, int):
+        code = attribute(cause, "sqlite_errorcode")
+        if type(code) is int:
             yield code & 0xFF
 
 
@@ -95,8 +96,8 @@ def mark_statement(error: BaseException, name: str) -> None:
 def statement_of(error: BaseException) -> str | None:
     """The statement of the catalog that ``error`` or its cause came from, where it is known."""
     for cause in _causes(error):
-        name = getattr(cause, "relevo_statement", None)
-        if isinstance(name, str):
+        name = attribute(cause, "relevo_statement")
+        if type(name) is str:
             return name
     return None
 
@@ -106,7 +107,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     todo: list[object] = [error]
     while todo:
         current = todo.pop()
-        if isinstance(current, BaseException) and id(current) not in seen:
+        if issubclass(type(current), BaseException) and id(current) not in seen:
             seen.add(id(current))
-            yield current
-            todo += [current.__cause__, getattr(current, "orig", None)]
+            yield current  # type: ignore[misc]
+            todo += [cause_of(current), attribute(current, "orig")]  # type: ignore[arg-type]

@@ -18,6 +18,9 @@ from relevo.storage import inboxing
 log = logging.getLogger("relevo.consumer")
 T = TypeVar("T")
 
+ANSWER_S = 1.0
+"""How long an answer to the smallest question may take."""
+
 
 class Availability:
     """Used from one event loop. ``on_change`` gets the reason when it goes down, and ``None`` when it is back.
@@ -97,6 +100,15 @@ class Availability:
                 continue
             self.worked()
             return result
+
+    async def answers(self) -> bool:
+        """Whether it answers at once: ``down`` is for the caller to say."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._database.run(inboxing.identity(), read_only=True)
+        except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+            return False
+        return True
 
     async def aclose(self) -> None:
         if self._prober is not None:

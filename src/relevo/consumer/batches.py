@@ -6,7 +6,6 @@ had never been a batch: each failure is then its own message's. A batch spends n
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.consumer.messages import Item
 from relevo.consumer.pipelines import Pipelines
-from relevo.consumer.runs import ours
 from relevo.consumer.shared import Shared
 from relevo.consumer.sizing import Costs, Size
 from relevo.consumer.together import Part, Trace, together
 from relevo.consumer.work import Progress
-from relevo.outcome import Ambiguous, Conflict, RejectAsked, Unavailable
+from relevo.outcome import Ambiguous, Conflict, HandleOutcome, RejectAsked, Unavailable
 from relevo.ports.broker import Subscription
+from relevo.runtime.calls import Raised
 from relevo.runtime.classify import classify
 from relevo.settings import ConsumerSettings
 from relevo.storage import inboxing
@@ -141,15 +140,11 @@ class Batches:
         steps = together(
             *(shared.name, parts, self._costs, trace), pipelined=group.pipelined, stopping=lambda: interrupt.stopping
         )
-        try:
-            async with shared.gate.beside_others():
-                done = await shared.runs.drive(group.transactions, steps, None, progress, many=True)
-        except asyncio.CancelledError as error:
-            if ours():
-                raise
-            return await self._failed(parts, group, progress, trace, error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - classified by code and type
-            return await self._failed(parts, group, progress, trace, error)
+        async with shared.gate.beside_others():
+            done = await shared.runs.drive(group.transactions, steps, None, progress, many=True)
+        if isinstance(done, Raised):
+            return await self._failed(parts, group, progress, trace, done.error)
+        shared.commits += 1
         self._size.succeeded(len(done))
         self._pipelines.worked(group.pipelined, {part.item.handler for part in parts})
         shared.database.worked()
@@ -167,7 +162,7 @@ class Batches:
             await self._undo(parts, progress, trace.xid)
         if group.pipelined:
             self._blame_pipeline(parts, progress, error)
-        outcome = classify(error, progress.stage, broken=progress.broken) if isinstance(error, Exception) else None
+        outcome: HandleOutcome | None = classify(error, progress.stage, broken=progress.broken)
         if _WAITED_TOO_LONG in sqlstates(error):
             outcome = None
         match outcome:
@@ -176,7 +171,7 @@ class Batches:
                 found = await shared.database.run(lambda: inboxing.find_many(shared.name, ids))
                 self._alone([part.item for part in parts if part.id not in found])
                 return [part.item for part in parts if part.id in found]
-            case Unavailable(reason) if progress.broken or progress.stage == "begin":
+            case Unavailable(reason) if progress.stage == "begin" or (progress.broken and progress.job is None):
                 shared.database.down(reason)
             case Conflict():
                 self._halve(items)

@@ -11,11 +11,12 @@ import logging
 from functools import partial
 
 from relevo.consumer.letters import given_up
+from relevo.consumer.losses import DatabaseLost, Losses, passes, unknown_end
 from relevo.consumer.runs import Gone, Result, follow
 from relevo.consumer.shared import CONFLICTS_MAX, Shared, killer, unhandled, why
 from relevo.consumer.work import drained
 from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
-from relevo.outcome import Conflict, Failed
+from relevo.outcome import Ambiguous, Conflict, Duplicate, Failed
 from relevo.runtime.probes import probe
 from relevo.script import Script
 from relevo.storage import holding, inboxing
@@ -25,6 +26,8 @@ log = logging.getLogger("relevo.consumer")
 
 POLL_S = 1.0
 """How often held keys are looked for when none is known to be due: another process may have held or released some."""
+FAILED_S = 5.0
+"""How long a key whose draining failed, for a reason that is not its message's, is left alone."""
 BUSY_S = 0.25
 """How long to wait when what is due is being claimed by somebody else."""
 
@@ -72,7 +75,7 @@ class Drain:
         self._tasks.discard(task)
         self._shared.drain_wanted.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("draining a key failed; its claim expires and it is drained again", exc_info=error)
+            log.error("draining a key failed; it is drained again after a while", exc_info=error)
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -84,7 +87,7 @@ class Drain:
     async def _drain(self, claim: Claimed) -> None:
         """One key, until it is empty, fails, is lost, or the engine stops."""
         shared = self._shared
-        suspect, spend, conflicts = claim.suspect, 1, 0
+        suspect, spend, conflicts, losses = claim.suspect, 1, 0, Losses()
         try:
             while not shared.interrupt.stopping and not shared.stopped(claim.id):
                 await shared.database.up()
@@ -94,6 +97,7 @@ class Drain:
                     if head is None or isinstance(head, Lost):
                         return
                     outcome = await self._attempt(claim, head, suspect)
+                outcome, losses = await self._weighed(head, outcome, losses)
                 if isinstance(outcome, Gone):
                     return
                 conflicts = conflicts + 1 if isinstance(outcome, Conflict) else 0
@@ -108,6 +112,10 @@ class Drain:
         except asyncio.CancelledError:
             await self._give_up(claim)
             raise
+        except BaseException:
+            # The claim would be renewed as long as this process lives.
+            await self._give_up(claim, after_s=FAILED_S)
+            raise
 
     async def _attempt(self, claim: Claimed, head: Head, suspect: bool) -> Result:
         shared, message = self._shared, head.message
@@ -119,6 +127,18 @@ class Drain:
         steps = drained(shared.name, claim, message, head.held_seq)
         return await shared.runs.once(handler, message, steps, head.attempts)
 
+    async def _weighed(self, head: Head, outcome: Result, losses: Losses) -> tuple[Result, Losses]:
+        """As ``Messages`` does it, and what is to be remembered of it."""
+        shared, message = self._shared, head.message
+        if isinstance(outcome, Ambiguous):
+            if await shared.database.run(lambda: inboxing.find(shared.name, message.event_id)):
+                return Duplicate(), Losses()
+            outcome = unknown_end(outcome)
+        if isinstance(outcome, DatabaseLost):
+            policy = shared.policy_of(shared.routes.find(message.type))
+            return await losses.weigh(outcome, head.attempts, policy, shared), losses
+        return outcome, losses if passes(outcome) else Losses()
+
     async def _act(self, claim: Claimed, head: Head, outcome: Result) -> int | None:
         """``None``: the key is given up. Else attempts to spend on the next run: 1, or 0 for the same head again."""
         shared, message = self._shared, head.message
@@ -127,6 +147,7 @@ class Drain:
         match decision:
             case Settle():
                 shared.database.worked()
+                shared.commits += 1
                 probe("consumer.drained")
                 return 1
             case Again(delay_s, reason, counts):
@@ -144,8 +165,7 @@ class Drain:
                 shared.letters_wanted.set()
                 return 1 if done else None
             case LookUp():
-                found = await shared.database.run(lambda: inboxing.find(shared.name, message.event_id))
-                return 1 if found else 0
+                raise AssertionError("an unknown end is looked up before it is decided about")
             case Pause(reason):
                 shared.database.down(reason)
                 return 0
@@ -188,8 +208,9 @@ class Drain:
         )
         self._shared.drain_wanted.set()
 
-    async def _give_up(self, claim: Claimed) -> None:
-        """Cancelled: hand the key back if the database answers soon; else its lease runs out."""
+    async def _give_up(self, claim: Claimed, after_s: float = 0.0) -> None:
+        """Cancelled, or failed: hand the key back if the database answers soon; else its lease runs out."""
+        await self._shared.interrupt.sleep(after_s, lambda: False)
         try:
             async with asyncio.timeout(1.0):
                 await self._shared.database.run(lambda: holding.release(claim, refund=1))

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from relevo.consumer.headers import headers_of
 from relevo.message import Message
 
 T = TypeVar("T")
@@ -16,7 +17,8 @@ T = TypeVar("T")
 
 class Event(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One message as its handler sees it. ``attempt``: 1 for the first counted run. ``replayed``: it comes again
-    in a replay. ``time``: when it was added to the outbox, aware, UTC."""
+    in a replay. ``time``: when it was added to the outbox, aware, UTC. Nothing in it can be changed but what is mutable
+    in ``data``, which is decoded anew for each attempt."""
 
     id: UUID
     type: str
@@ -46,7 +48,7 @@ class Event(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
             topic=message.topic,
             key=message.key,
             data=data,
-            headers=message.headers,
+            headers=headers_of(message.headers),
             time=message.created_at,
             attempt=attempt,
             consumer=consumer,

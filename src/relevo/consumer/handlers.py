@@ -8,12 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from relevo.codec import decode
+from relevo.consumer.headers import headers_of
 from relevo.errors import ConfigError
 from relevo.message import JSON, Message
 from relevo.policy import Policy
 from relevo.storage.transactions import Kind
 from relevo.storage.transactions.kinds import ACCEPTED, kind_of
+from relevo.total import attribute, text_of
 
 Function = Callable[..., Any]
 OnReplay = Literal["skip", "apply"]
@@ -43,10 +47,21 @@ class Handler:
     def name(self) -> str:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
+    @property
+    def place(self) -> str:
+        """``module:function``, as errors name it."""
+        return f"{text_of(attribute(self.function, '__module__'))}:{text_of(attribute(self.function, '__qualname__'))}"
+
+    @property
+    def line(self) -> str:
+        """``module:function:line``."""
+        code = attribute(inspect.unwrap(self.function), "__code__")
+        return f"{self.place}:{attribute(code, 'co_firstlineno')}"
+
     def data_of(self, message: Message) -> Any:
         """The decoded payload. Raises ``UndecodableError`` with the path, also for what is not JSON."""
         if self.data_type is None:
-            return message
+            return msgspec.structs.replace(message, headers=headers_of(message.headers))
         return decode(message.payload, self.data_type)
 
 

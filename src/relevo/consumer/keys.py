@@ -175,12 +175,11 @@ class KeyQueues(Generic[I]):
                     self._count -= 1
                 if queue and self._grouping is not None and self._grouping.of(queue[0]) is not None:
                     break
-        except Exception as error:  # noqa: BLE001 - handed to the engine, which ends with it
+        except BaseException as error:
             self._drop(key)
-            self._on_failure(error)
-        except BaseException:
-            self._drop(key)
-            raise
+            if self._closed:
+                raise
+            self._on_failure(_told(error))
         self._free([key])
 
     async def _run_many(self, group: Hashable, items: Sequence[I], keys: Sequence[Hashable]) -> None:
@@ -188,8 +187,10 @@ class KeyQueues(Generic[I]):
         again: set[int] = set()
         try:
             again = {id(item) for item in await self._work_many(items)}
-        except Exception as error:  # noqa: BLE001 - handed to the engine, which ends with it
-            self._on_failure(error)
+        except BaseException as error:
+            if self._closed:
+                raise
+            self._on_failure(_told(error))
         finally:
             self._under_way[group] -= 1
             for item, key in zip(reversed(items), reversed(keys), strict=True):
@@ -214,3 +215,13 @@ class KeyQueues(Generic[I]):
                 del self._queues[key]
         if self._count == 0:
             self._drained.set()
+
+
+def _told(error: BaseException) -> Exception:
+    """As an exception that a future can carry. A cancellation that is not ours is a failure too: what this task had in
+    hand would be in flight for ever."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    told = RuntimeError(f"a task that works messages off ended with {type(error).__name__}")
+    told.__cause__ = error
+    return told

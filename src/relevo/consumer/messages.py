@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from relevo.consumer.handlers import Handler
 from relevo.consumer.letters import given_up
+from relevo.consumer.losses import DatabaseLost, Losses, passes, unknown_end
 from relevo.consumer.runs import Behind, Result, follow
 from relevo.consumer.shared import CONFLICTS_MAX, Shared, killer, unhandled, why
 from relevo.consumer.work import first_run
 from relevo.decide import Again, Decision, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
-from relevo.outcome import Accepted, Conflict, Failed
+from relevo.outcome import Accepted, Ambiguous, Conflict, Duplicate, Failed
 from relevo.ports.broker import Delivery, Subscription
 from relevo.runtime.probes import probe
 from relevo.script import Script
@@ -43,6 +44,8 @@ class Item:
     conflicts: int = 0
     single: bool = False
     """Runs by itself: not in a batch (any more)."""
+    losses: Losses | None = None
+    """While the database fails under its handler."""
     most: int = sys.maxsize
     """The largest batch it may be in, since larger ones failed."""
 
@@ -73,7 +76,7 @@ class Messages:
                 await self._hold(item, None, STORED, "draining", None, item.attempts)
                 probe("consumer.stored")
                 return True
-            outcome = await self._attempt(item)
+            outcome = await self._weighed(item, await self._attempt(item))
             decision = self._decide(item, outcome)
             settled = await self._act(item, outcome, decision)
             if settled is not None:
@@ -99,6 +102,21 @@ class Messages:
             await self._count(item, attempt)
             return await shared.runs.once(handler, delivery.message, steps, attempt)
 
+    async def _weighed(self, item: Item, outcome: Result) -> Result:
+        """What it means for this message that its commit is unknown, or that the database failed under its handler."""
+        shared = self._shared
+        if isinstance(outcome, Ambiguous):
+            id = item.delivery.message.event_id
+            if await shared.database.run(lambda: inboxing.find(shared.name, id)):
+                return Duplicate()
+            outcome = unknown_end(outcome)
+        if isinstance(outcome, DatabaseLost):
+            item.losses = item.losses or Losses()
+            return await item.losses.weigh(outcome, item.attempts + 1, shared.policy_of(item.handler), shared)
+        if item.losses is not None and not passes(outcome):
+            item.losses = None
+        return outcome
+
     async def _count(self, item: Item, attempt: int) -> None:
         """Commit the attempt before it is made; the first run of a healthy message needs no write of its own."""
         if item.counted < attempt and (attempt > 1 or item.suspect):
@@ -114,13 +132,13 @@ class Messages:
 
     async def _act(self, item: Item, outcome: Result, decision: Decision) -> bool | None:
         """``None``: the message runs again."""
-        message = item.delivery.message
         shared = self._shared
         policy = shared.policy_of(item.handler)
         match decision:
             case Settle():
                 if isinstance(outcome, Accepted):
                     probe("consumer.committed")
+                    shared.commits += 1
                 elif isinstance(outcome, Behind):
                     probe("consumer.held")
                 shared.database.worked()
@@ -142,8 +160,7 @@ class Messages:
                 shared.letters_wanted.set()
                 return True
             case LookUp():
-                if await shared.database.run(lambda: inboxing.find(shared.name, message.event_id)):
-                    return True
+                raise AssertionError("an unknown end is looked up before it is decided about")
             case Pause(reason):
                 shared.database.down(reason)
             case HandBack():

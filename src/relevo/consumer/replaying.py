@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from relevo.catalog import Catalog
+from relevo.consumer.availability import ANSWER_S
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
+from relevo.consumer.losses import DatabaseLost, Losses, passes, unknown_end
 from relevo.consumer.runs import Result, Runs, Slots, follow
 from relevo.consumer.shared import CONFLICTS_MAX, unhandled, why
 from relevo.consumer.start import sources_of
@@ -24,7 +26,7 @@ from relevo.consumer.work import CALL, Done, Steps
 from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
 from relevo.errors import LostOwnershipError, StillRunningError
 from relevo.message import Message
-from relevo.outcome import Accepted, Conflict, Failed
+from relevo.outcome import Accepted, Ambiguous, Conflict, Failed
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Delivery
 from relevo.ports.database import Database
@@ -112,6 +114,7 @@ class Replayer:
         self._blocked = set(blocked)
         self._claims: dict[KeyId, Claimed | None] = {}
         self._fence_timeout_s = fence_timeout_s
+        self.commits = 0
         self.held_keys: Sequence[tuple[str, bytes]] = ()
         self._threads = HandlerThreads(self._settings.threads)
         self._sources = sources_of(consumer, settings.database)
@@ -216,6 +219,7 @@ class Replayer:
                 outcome = await self._message(key, handler, message)
                 if isinstance(outcome, Accepted):
                     tally.handled += 1
+                    self.commits += 1
                 elif isinstance(outcome, Failure):
                     tally.failures.append(outcome)
                     if not key.alone:
@@ -225,9 +229,15 @@ class Replayer:
 
     async def _message(self, key: KeyId, handler: Handler, message: Message) -> Result | Failure:
         """Until it ran, is known to need no run, or has failed as often as its handler's policy allows."""
-        attempt, conflicts, outages = 1, 0, 0
+        attempt, conflicts, outages, losses = 1, 0, 0, Losses()
         while True:
             outcome = await self._runs.once(handler, message, self._steps(key, message), attempt, replayed=True)
+            if isinstance(outcome, Ambiguous):
+                outcome = Accepted() if await self._looked_up(message) else unknown_end(outcome)
+            if isinstance(outcome, DatabaseLost):
+                outcome = await losses.weigh(outcome, attempt, handler.policy, self)
+            elif not passes(outcome):
+                losses = Losses()
             conflicts = conflicts + 1 if isinstance(outcome, Conflict) else 0
             if conflicts > CONFLICTS_MAX and isinstance(outcome, Conflict):
                 outcome = Failed("conflict", outcome.reason)
@@ -246,8 +256,7 @@ class Replayer:
                 case HandBack():
                     raise LostOwnershipError("this replay stood still until its lease was over: resume it")
                 case LookUp():
-                    if await self._looked_up(message):
-                        return Accepted()
+                    raise AssertionError("an unknown end is looked up before it is decided about")
                 case Pause():
                     outages += 1
                     await asyncio.sleep(PROBE_BACKOFF.delay_s(outages))
@@ -257,6 +266,18 @@ class Replayer:
             return repaired(self._consumer.name, key, message, self._generation)
         claim = None if key.alone else self._claims[key]
         return again(self._consumer.name, claim, message, self._generation, self._settings.lease_s)
+
+    async def answers(self) -> bool:
+        """Whether the database answers at once."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._database.run(inboxing.identity(), read_only=True)
+        except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+            return False
+        return True
+
+    def down(self, reason: str) -> None:
+        """It does not: the next attempt finds out."""
 
     async def _looked_up(self, message: Message) -> bool:
         """After a lost reply to COMMIT."""

@@ -12,17 +12,20 @@ from relevo.catalog import Catalog
 from relevo.codec import UndecodableError
 from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
+from relevo.consumer.losses import DatabaseLost
 from relevo.consumer.threads import HandlerThreads
 from relevo.consumer.verdicts import Reject, Retry
 from relevo.consumer.work import D, Done, Job, Progress, Steps, arun, bounded, run
-from relevo.decide import Decision, HandBack, Settle, decide
-from relevo.errors import LostOwnershipError
+from relevo.decide import Decision, HandBack, Pause, Settle, decide
+from relevo.errors import LostOwnershipError, MisuseError
 from relevo.message import Message
-from relevo.outcome import Accepted, Duplicate, Failed, HandleOutcome, RejectAsked, RetryAsked
+from relevo.outcome import Accepted, Duplicate, Failed, HandleOutcome, RejectAsked, RetryAsked, Unavailable
 from relevo.policy import Policy
-from relevo.runtime.classify import classify
+from relevo.runtime.calls import Raised, apart, kept, ours
+from relevo.runtime.classify import classify, is_scarce
 from relevo.runtime.texts import clean, describe
 from relevo.storage.transactions import Transactions
+from relevo.total import attribute, delay_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Gone:
     """The key is drained by somebody else; nothing happened here."""
 
 
-Result = HandleOutcome | Behind | Gone
+Result = HandleOutcome | Behind | Gone | DatabaseLost
 
 
 def follow(outcome: Result, attempt: int, policy: Policy) -> Decision:
@@ -45,6 +48,8 @@ def follow(outcome: Result, attempt: int, policy: Policy) -> Decision:
             return Settle()
         case Gone():
             return HandBack()
+        case DatabaseLost(error_type, error):
+            return Pause(f"{error_type}: {error}")
     return decide(outcome, attempt, policy)
 
 
@@ -94,27 +99,14 @@ class Runs:
         cause = None if handler.takes_many else message
         job = Job(cause, None, handler.function, given, handler.wants_tx, self._consumer)
         progress = Progress()
-        try:
-            done = await self.drive(self._transactions[handler], steps, job, progress)
-        except Retry as asked:
-            return RetryAsked(asked.after, clean(asked.reason))
-        except Reject as asked:
-            return RejectAsked(clean(asked.reason), describe(asked)[0])
-        except LostOwnershipError:
-            return Gone()
-        except asyncio.CancelledError as error:
-            if ours():
-                raise
-            return Failed(*describe(error))  # something the handler awaited was cancelled, and not we
-        except SystemExit as error:
-            return Failed(*describe(error))  # a handler does not decide when this process ends
-        except Exception as error:  # noqa: BLE001 - classified by code and type
-            return classify(error, progress.stage, broken=progress.broken)
+        done = await self.drive(self._transactions[handler], steps, job, progress)
         match done:
             case "handled":
                 return Accepted()
             case "duplicate":
                 return Duplicate()
+            case Raised(error):
+                return failure(error, progress, handler)
         return Behind()
 
     def event_of(
@@ -125,8 +117,10 @@ class Runs:
             data = handler.data_of(message)
         except UndecodableError as error:
             return RejectAsked(clean(f"the payload cannot be decoded: {error}"), "UndecodableError")
-        except Exception as error:  # noqa: BLE001 - a model's own validator may raise anything
-            error_type, text = describe(error)
+        except BaseException as error:
+            if ours(error):
+                raise
+            error_type, text = describe(error, handler.place)  # a model's own validator may raise anything
             return RejectAsked(clean(f"the payload cannot be decoded: {error_type}: {text}"), error_type)
         return Event.of(message, data, attempt=attempt, consumer=self._consumer, replayed=replayed)
 
@@ -135,19 +129,41 @@ class Runs:
 
     async def drive(
         self, transactions: Transactions, steps: Steps[D], job: Job | None, progress: Progress, *, many: bool = False
-    ) -> D:
-        """``steps`` in one transaction, in a thread or on the loop, once there is room. Raises what goes wrong."""
+    ) -> D | Raised:
+        """``steps`` in one transaction, in a thread or on the loop, once there is room: what they return, or what went
+        wrong. Raises only the cancellation of this task."""
         if self._idle_ms and transactions.dialect == "postgresql":
             steps = bounded(steps, self._idle_ms)
         async with self._slots.of(transactions):
             unit = transactions.unit(many=many)
             if transactions.is_async:
-                return await arun(steps, unit, self._catalog, job, progress)
+                return await apart(arun(steps, unit, self._catalog, job, progress))
             context = contextvars.copy_context()
-            return await self._threads.run(lambda: context.run(run, steps, unit, self._catalog, job, progress))
+            return await self._threads.run(
+                lambda: kept(lambda: context.run(run, steps, unit, self._catalog, job, progress))
+            )
 
 
-def ours() -> bool:
-    """Whether the ``CancelledError`` just caught is meant for this task."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+def failure(error: BaseException, progress: Progress, handler: Handler) -> Result:
+    """What a run that ended with ``error`` means. Total: whatever a handler raises, and whatever that error does."""
+    kind = type(error)
+    if issubclass(kind, Retry):
+        after = delay_of(attribute(error, "after"))
+        return Failed(*describe(error, handler.place)) if after is None else RetryAsked(after, _reason(error))
+    if issubclass(kind, Reject):
+        return RejectAsked(_reason(error), describe(error, handler.place)[0])
+    if issubclass(kind, LostOwnershipError) and progress.stage == "ours":
+        return Gone()
+    if issubclass(kind, MisuseError) and progress.job is not None:  # no further attempt can help
+        error_type, text = describe(error, handler.line)
+        return RejectAsked(text, error_type)
+    outcome = classify(error, progress.stage, broken=progress.broken, where=handler.place)
+    if progress.job is None or not isinstance(outcome, Unavailable):
+        return outcome
+    return DatabaseLost(*describe(error, handler.place), scarce=not progress.broken and is_scarce(error))
+
+
+def _reason(asked: BaseException) -> str:
+    """The reason of a ``Retry`` or ``Reject``; a class derived from them may have none."""
+    reason = attribute(asked, "reason")
+    return clean(reason if "reason" in (attribute(asked, "__dict__") or ()) else asked)

@@ -71,6 +71,8 @@ class Shared:
     topics: tuple[str, ...] = ()
     pauses: Pauses = NONE
     """What people paused, as it was up to a second ago."""
+    commits: int = 0
+    """Transactions with handlers that were committed."""
     counted: bool = False
     """Whether positions are counted by each process, since the broker has none: they say nothing elsewhere."""
     dead_letters: bool = False
@@ -89,6 +91,13 @@ class Shared:
         return bool(self.pauses.all) and (
             self.name in self.pauses.consumers or self.pauses.stops(self.name, key.topic, key.key)
         )
+
+    async def answers(self) -> bool:
+        """Whether the database answers at once; one of ``Losses`` witnesses."""
+        return await self.database.answers()
+
+    def down(self, reason: str) -> None:
+        self.database.down(reason)
 
     def policy_of(self, handler: Handler | None) -> Policy:
         return self.policy if handler is None else handler.policy

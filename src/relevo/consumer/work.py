@@ -7,25 +7,35 @@ the handler; then commit. For the head of a held key's queue: inbox row, handler
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import types
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from relevo.catalog import Catalog
 from relevo.correlation import begin, handling
-from relevo.errors import LostOwnershipError, MisuseError
+from relevo.errors import LostOwnershipError, MisuseError, RelevoError
 from relevo.message import Message
+from relevo.runtime.calls import ours, uncancelled
 from relevo.runtime.classify import Stage
 from relevo.runtime.probes import probe
+from relevo.runtime.returned import refuse_deferred
 from relevo.script import Statement
 from relevo.storage import holding, inboxing
 from relevo.storage.holding import Claimed, KeyId
 from relevo.storage.transactions.base import MISUSE, AsyncUnit, Unit, finished
 
+log = logging.getLogger("relevo.consumer")
+
 Done = Literal["handled", "duplicate", "behind"]
 D = TypeVar("D")
+
+
+class BrokenInHandlerError(RelevoError):
+    """The connection of the transaction was lost while the handler ran, and the handler went on."""
 
 
 class Call:
@@ -127,19 +137,54 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
             else:
                 unit.sync()
             progress.stage = "ours"
+        if progress.job is not None and unit.broken:
+            raise BrokenInHandlerError
         progress.stage = "commit"
         unit.commit()
         return done
     except BaseException as error:
-        progress.broken = unit.broken
-        misused = unit.misused
-        unit.rollback()
-        if misused and isinstance(error, Exception) and not isinstance(error, MisuseError):
+        misused = _note(unit, progress)
+        _quietly(unit.rollback)
+        if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error
         raise
     finally:
         steps.close()
-        unit.close()
+        _quietly(unit.close)
+
+
+def _note(unit: Unit | AsyncUnit, progress: Progress) -> bool:
+    """Whether the connection is lost, which counts as so if the driver cannot even say that; and whether the handler
+    misused it, which is returned."""
+    try:
+        progress.broken = unit.broken
+        return unit.misused
+    except Exception:
+        log.debug("the state of a handler's connection cannot be read", exc_info=True)
+        progress.broken = True
+        return False
+
+
+def _may_be_misuse(error: BaseException) -> bool:
+    kind = type(error)
+    return issubclass(kind, Exception) and not issubclass(kind, MisuseError)
+
+
+def _quietly(end: Callable[[], None]) -> None:
+    """Roll back or give back, in whatever state the handler left the connection: what counts is known by then."""
+    try:
+        end()
+    except BaseException:
+        log.debug("a handler's transaction could not be ended in good order", exc_info=True)
+
+
+async def _quietly_on_loop(end: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await end()
+    except BaseException as error:
+        if ours(error):
+            raise
+        log.debug("a handler's transaction could not be ended in good order", exc_info=True)
 
 
 def _call(unit: Unit, job: Job) -> None:
@@ -153,9 +198,11 @@ def _call_apart(unit: Unit, job: Job) -> None:
     probe("consumer.began")
     tx = unit.enter()
     try:
-        job.function(job.event, tx) if job.wants_tx else job.function(job.event)
+        result = job.function(job.event, tx) if job.wants_tx else job.function(job.event)
     except StopIteration as error:  # no future can carry it out of the thread
         raise RuntimeError("the handler raised StopIteration") from error
+    if result is not None:
+        refuse_deferred(result)
     unit.leave()
     probe("consumer.handled")
 
@@ -189,19 +236,20 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
             else:
                 await unit.sync()
             progress.stage = "ours"
+        if progress.job is not None and unit.broken:
+            raise BrokenInHandlerError
         progress.stage = "commit"
         await finished(unit.commit())
         return done
     except BaseException as error:
-        progress.broken = unit.broken
-        misused = unit.misused
-        await unit.rollback()
-        if misused and isinstance(error, Exception) and not isinstance(error, MisuseError):
+        misused = _note(unit, progress)
+        await _quietly_on_loop(unit.rollback)
+        if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error
         raise
     finally:
         steps.close()
-        await unit.close()
+        await _quietly_on_loop(unit.close)
 
 
 async def _acall(unit: AsyncUnit, job: Job) -> None:
@@ -214,7 +262,13 @@ async def _acall_apart(unit: AsyncUnit, job: Job) -> None:
     begin(job.message, job.consumer, job.id)
     probe("consumer.began")
     tx = await unit.enter()
-    await (job.function(job.event, tx) if job.wants_tx else job.function(job.event))
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    result = await (job.function(job.event, tx) if job.wants_tx else job.function(job.event))
+    if task is not None and task.cancelling() > before:
+        await uncancelled(task, before)
+    if result is not None:
+        refuse_deferred(result)
     await unit.leave()
     probe("consumer.handled")
 

@@ -51,6 +51,10 @@ class Effect:
             raise ConfigError(str(error)) from None
         if not callable(self.function):
             raise ConfigError(f"effect {self.name!r}: its function cannot be called")
+        if not_run(self.function):
+            raise ConfigError(
+                f"effect {self.name!r}: its function is a generator, which nothing runs: use a def or an async def"
+            )
         if self.timeout_s <= 0:
             raise ConfigError(f"effect {self.name!r}: timeout_s must be above 0")
 
@@ -61,10 +65,20 @@ class Effect:
 
     @property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+        """Whether calling it gives a coroutine: an ``async def``, also behind ``functools.partial`` and as a class's
+        ``__call__``."""
+        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
+            getattr(self.function, "__call__", None)  # noqa: B004 - the method, to look at it
+        )
 
     def __call__(self, request: EffectRequest) -> Any:
         return self.function(request)
+
+
+def not_run(function: Act) -> bool:
+    """Whether calling it only makes a generator."""
+    called = getattr(function, "__call__", None)  # noqa: B004 - the method, to look at it
+    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (function, called))
 
 
 class Registry:

@@ -10,23 +10,28 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from relevo.decide import DELAY_MAX_S
 from relevo.effects.declaring import Effect, EffectRequest
 from relevo.effects.verdicts import Done, EffectRefused, NotDone, Unknown
+from relevo.errors import MisuseError
 from relevo.ports.database import Database
+from relevo.runtime.calls import Raised, apart, ours
 from relevo.runtime.classify import is_transient
 from relevo.runtime.clock import boottime_s
 from relevo.runtime.probes import probe
+from relevo.runtime.returned import end, is_awaitable, is_deferred
 from relevo.runtime.texts import clean, describe
 from relevo.script import Script
 from relevo.storage import effecting
 from relevo.storage.effecting import Claim, EffectState
+from relevo.total import attribute, delay_of, name_of, text_of
 
 log = logging.getLogger("relevo.effects")
 
@@ -95,22 +100,18 @@ class Performer:
             return self._again(error, attempt)
         except TimeoutError:
             return self._left(claim, attempt, "TimeoutError", f"no answer within {effect.timeout_s:g} s")
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except BaseException as error:
+            if ours(error):
                 raise
-            return self._left(claim, attempt, *describe(error))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it may have been done before this was raised
-            return self._left(claim, attempt, *describe(error))
+            return self._left(claim, attempt, *describe(error))  # it may have been done before this was raised
 
     async def _perform(self, claim: Claim, attempt: int) -> Any:
         """The act within its time-out. A coroutine is cancelled then; a thread cannot be, and while it runs nobody may
         ask or act again: it is shown as *unknown*, kept under its lease, and what it says in the end counts."""
         effect = self._effect
         request = _request(claim, attempt)
-        if inspect.iscoroutinefunction(effect.function):
-            async with asyncio.timeout(effect.timeout_s):
-                return await effect.function(request)
+        if effect.is_async:
+            return done_with(await _within(effect.timeout_s, effect.function(request)))
         acting = _in_thread(lambda: effect.function(request))
         await asyncio.wait({acting}, timeout=effect.timeout_s)
         text = f"no answer within {effect.timeout_s:g} s, and it still runs"
@@ -124,7 +125,9 @@ class Performer:
                 raise TimeoutError
             await asyncio.wait({acting}, timeout=self._lease_s / 3)
         result = acting.result()
-        return await result if inspect.isawaitable(result) else result
+        if is_awaitable(result):
+            result = await _within(effect.timeout_s, _awaited(result))
+        return done_with(result)
 
     async def _still_ours(self, claim: Claim, text: str) -> bool:
         try:
@@ -140,30 +143,35 @@ class Performer:
         assert effect.verify is not None
         later = partial(_Outcome, "unknown", None, delay_s=effect.retry.delay_s(asked), asked=asked)
         try:
-            async with asyncio.timeout(effect.timeout_s):
-                verdict = await _called(effect.verify, _request(claim, claim.attempts))
+            verdict = await _within(effect.timeout_s, _called(effect.verify, _request(claim, claim.attempts)))
         except NotDone as error:
             verdict = error
         except TimeoutError:
             return later(error_type="TimeoutError", error=f"verify gave no answer within {effect.timeout_s:g} s")
-        except Exception as error:  # noqa: BLE001 - a look that failed says nothing about the act
-            error_type, text = describe(error)
+        except BaseException as error:
+            if ours(error):
+                raise
+            error_type, text = describe(error)  # a look that failed says nothing about the act
             return later(error_type=error_type, error=clean(f"verify failed: {text}"))
-        match verdict:
-            case Done(result):
-                return _Outcome("done", _json(result))
-            case NotDone():
-                return self._again(verdict, claim.attempts)
-            case Unknown(reason):
-                return later(error_type="Unknown", error=clean(f"verify cannot tell yet: {reason}"))
-        return later(error_type="Misuse", error=f"verify returned {type(verdict).__name__}: Done, NotDone or Unknown")
+        kind = type(verdict)
+        if issubclass(kind, Done):
+            return _Outcome("done", _json(attribute(verdict, "result")))
+        if issubclass(kind, NotDone):
+            return self._again(verdict, claim.attempts)
+        if issubclass(kind, Unknown):
+            said = text_of(attribute(verdict, "reason"))
+            return later(error_type="Unknown", error=clean(f"verify cannot tell yet: {said}"))
+        end(verdict)
+        said = clean(name_of(kind), 200)
+        return later(error_type="Misuse", error=f"verify returned {said}: it returns Done, NotDone or Unknown")
 
     def _again(self, error: NotDone, attempt: int) -> _Outcome:
         retry = self._effect.retry
         error_type, text = describe(error)
         if attempt >= retry.attempts:
             return _Outcome("failed", None, error_type, clean(f"given up after {attempt} attempts: {text}"))
-        delay_s = retry.delay_s(max(1, attempt)) if error.retry_after_s is None else error.retry_after_s
+        asked = delay_of(attribute(error, "retry_after_s"))  # a class derived from it may have none
+        delay_s = retry.delay_s(max(1, attempt)) if asked is None else min(asked.total_seconds(), DELAY_MAX_S)
         return _Outcome("pending", None, error_type, text, delay_s)
 
     def _left(self, claim: Claim, attempt: int, error_type: str, text: str) -> _Outcome:
@@ -225,17 +233,38 @@ def _request(claim: Claim, attempt: int) -> EffectRequest:
 def _json(result: Any) -> str:
     """The result as JSON text; what JSON cannot hold is stored as its text: the act is done, whatever it returned."""
     try:
-        text = msgspec.json.encode(result, enc_hook=lambda value: clean(str(value))).decode()
-        return text if "\\u0000" not in text else msgspec.json.encode(clean(str(result))).decode()
-    except Exception:  # noqa: BLE001
-        return msgspec.json.encode(f"(a {type(result).__name__} that JSON cannot hold)").decode()
+        text = msgspec.json.encode(result, enc_hook=clean).decode()
+        return text if "\\u0000" not in text else msgspec.json.encode(clean(result)).decode()
+    except BaseException:  # noqa: BLE001 - whatever the result does, it is done
+        return msgspec.json.encode(f"(a {clean(name_of(type(result)), 200)} that JSON cannot hold)").decode()
 
 
 async def _called(function: Callable[[EffectRequest], Any], request: EffectRequest) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(request)
     result = await _in_thread(lambda: function(request))
-    return await result if inspect.isawaitable(result) else result
+    return await result if is_awaitable(result) else result
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
+    """What ``work`` returns, or raises, in a task of its own; ``TimeoutError`` where that takes longer."""
+    async with asyncio.timeout(seconds):
+        result = await apart(work)
+    if type(result) is Raised:
+        raise result.error
+    return result
+
+
+def done_with(result: Any) -> Any:
+    """What an act returned, unless that is work that nothing runs: then it is not known to be done."""
+    if is_deferred(result):
+        end(result)
+        raise MisuseError(f"the act returned a {clean(name_of(type(result)), 200)}, which nothing runs")
+    return result
 
 
 def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:

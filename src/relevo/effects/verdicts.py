@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from relevo.errors import ConfigError
+from relevo.total import delay_of, text_of
 
 
 class EffectRefused(Exception):
@@ -17,12 +18,15 @@ class NotDone(Exception):
     """The act was certainly not done: raise it from the act, return it from ``verify``. It is tried again, after
     ``retry_after`` (a ``timedelta`` or seconds) or the effect's backoff."""
 
-    def __init__(self, reason: str = "", *, retry_after: timedelta | float | None = None) -> None:
-        seconds = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
-        if seconds is not None and seconds < 0:
-            raise ConfigError("NotDone(retry_after=…) wants a time that is not negative")
-        super().__init__(reason or "not done")
-        self.retry_after_s = seconds
+    def __init__(self, reason: object = "", *, retry_after: timedelta | float | None = None) -> None:
+        delay = None if retry_after is None else delay_of(retry_after)
+        if retry_after is not None and delay is None:
+            raise ConfigError(
+                "NotDone(retry_after=…) takes a timedelta, or a number of seconds from 0 on, and got "
+                f"{text_of(retry_after)[:100]}"
+            )
+        super().__init__(text_of(reason) or "not done")
+        self.retry_after_s = None if delay is None else delay.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)

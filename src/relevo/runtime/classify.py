@@ -20,6 +20,8 @@ Stage = Literal["begin", "ours", "handler", "commit"]
 _CONFLICTS = ("40001", "40P01")
 _UNKNOWN_END = ("08007", "40003")  # the server itself does not know how the transaction or statement ended
 _NOT_A_PRIMARY = "25006"
+_SCARCE = ("58000", "58030")  # and all of class 53
+_SQLITE_SCARCE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _SQLITE_CONFLICTS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_OUTAGES = (
     *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN),
@@ -27,9 +29,10 @@ _SQLITE_OUTAGES = (
 )
 
 
-def classify(error: Exception, stage: Stage, *, broken: bool) -> HandleOutcome:
-    """The outcome of a run that ended with ``error``. ``broken``: whether this transaction's connection is lost."""
-    error_type, text = describe(error)
+def classify(error: BaseException, stage: Stage, *, broken: bool, where: str = "") -> HandleOutcome:
+    """The outcome of a run that ended with ``error``. ``broken``: whether this transaction's connection is lost.
+    ``where``: the handler, for an error that names no place."""
+    error_type, text = describe(error, where)
     reason = f"{error_type}: {text}"
     codes = list(sqlstates(error))
     primary = list(sqlite_codes(error))
@@ -47,6 +50,13 @@ def classify(error: Exception, stage: Stage, *, broken: bool) -> HandleOutcome:
         # Missing tables or rights are the installation's fault and never the message's: wait for them, park nothing.
         return Unavailable(reason)
     return Failed(error_type, text)
+
+
+def is_scarce(error: BaseException) -> bool:
+    """Whether the server or the file lacks something it may have again soon, for this statement as for others."""
+    return any(code in _SCARCE or code.startswith("53") for code in sqlstates(error)) or any(
+        code in _SQLITE_SCARCE for code in sqlite_codes(error)
+    )
 
 
 def is_transient(error: BaseException) -> bool:
