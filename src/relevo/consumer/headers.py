@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 
 
 class Headers(dict[str, str]):
-    """A ``dict`` for ``json.dumps``, ``pickle`` and whoever else asks for one; ``dict(headers)`` makes one to change."""
+    """A ``dict``, for ``json.dumps`` and ``pickle`` as for others; ``dict(headers)`` makes one to change."""
 
     __slots__ = ()
 
