@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
+from relevo.declaring import check_class, check_key, check_names, check_version
 from relevo.errors import ConfigError, RefusedError
-from relevo.naming import Kind, check_name
+from relevo.naming import Kind
 
 C = TypeVar("C", bound=type)
 KeyOf = str | Callable[[Any], object] | None
@@ -85,9 +86,21 @@ def declaration_of(data_or_class: object) -> Declaration:
     """The declaration of an instance or class; raises ``RefusedError`` if there is none."""
     cls = data_or_class if isinstance(data_or_class, type) else type(data_or_class)
     found = cls.__dict__.get("__relevo__")
-    if isinstance(found, Declaration):
+    if isinstance(found, Declaration) and found.cls is cls:
         return found
-    raise RefusedError(f"{cls.__qualname__} is not declared: put @event(...) or @command(...) above the class")
+    raise RefusedError(f"{cls.__qualname__} is not declared: {_why_not(cls)}")
+
+
+def _why_not(cls: type) -> str:
+    inherited = getattr(cls, "__relevo__", None)
+    if not isinstance(inherited, Declaration):
+        return "put @event(...) or @command(...) above the class"
+    if "__relevo__" in cls.__dict__:
+        return "the decorator above @event made another class of it. Put @event above all others"
+    return (
+        f"its base {inherited.cls.__qualname__} is, as {inherited.type!r}. A subclass has a type of its own: put "
+        "@event(...) above it, too"
+    )
 
 
 def event(type: str, *, key: KeyOf = None, topic: str | None = None, schema_version: int = 1) -> Callable[[C], C]:
@@ -96,6 +109,9 @@ def event(type: str, *, key: KeyOf = None, topic: str | None = None, schema_vers
     ``type``: dotted name, ``"shop.order.placed"``. ``topic``: where it goes; the type without its last segment
     (``"shop.order"``) if not given. ``key``: the name of the attribute (or a function of the instance) that orders
     messages among themselves; ``None`` means no order.
+
+    Raises ``RefusedError`` for names no broker takes, a key no instance has, and a class that could not be read back
+    from what would be written of it, with the path of the field; ``ConfigError`` for a second declaration.
     """
     return _declare("event", type, key, topic, schema_version)
 
@@ -106,16 +122,18 @@ def command(type: str, *, key: KeyOf = None, topic: str | None = None, schema_ve
 
 
 def _declare(kind: Kind, type_name: str, key: KeyOf, topic: str | None, schema_version: int) -> Callable[[C], C]:
-    check_name("type", type_name)
-    head = type_name.rpartition(".")[0]
-    if topic is None and not head:
-        raise RefusedError(
-            f"type {type_name!r} has one segment, so no topic follows from it: give topic=, or use a dotted type"
-        )
-    where = check_name("topic", topic if topic is not None else head)
+    type_name, where = check_names(kind, type_name, topic)
+    check_version(schema_version)
 
     def decorate(cls: C) -> C:
+        check_class(kind, cls)
+        check_key(cls, key)
         declaration = Declaration(cls, type_name, kind, where, key, schema_version)
+        known = cls.__dict__.get("__relevo__")
+        if isinstance(known, Declaration) and known.cls is cls and (known.type, known.kind) != (type_name, kind):
+            raise ConfigError(
+                f"{cls.__qualname__} is declared already, as the {known.kind} {known.type!r}: a class has one type"
+            )
         REGISTRY.add(declaration)
         cls.__relevo__ = declaration  # type: ignore[attr-defined]
         return cls

@@ -18,3 +18,11 @@ def check_name(what: str, name: str) -> str:
     if not _NAME.match(name):
         raise RefusedError(f"{what} {name!r} is not usable: 1 to 200 of the characters A-Z a-z 0-9 . _ - are allowed")
     return name
+
+
+def check_dotted(what: str, name: str) -> str:
+    """As ``check_name``, for a name this application chooses: its segments are not empty either."""
+    check_name(what, name)
+    if not all(name.split(".")):
+        raise RefusedError(f"{what} {name!r} is not usable: a segment between its dots is empty")
+    return name

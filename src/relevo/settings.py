@@ -6,10 +6,9 @@ of growing precedence. The same names everywhere; an unknown one is an error tha
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from relevo.errors import ConfigError
 from relevo.message import MESSAGE_BYTES_MAX
 from relevo.redacting import redact as redact
 from relevo.redacting import redact_text as redact_text
+from relevo.settings_tree import put, unknown
 
 FILE_NAME = "relevo.toml"
 
@@ -43,6 +43,12 @@ class BrokerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"BrokerSettings(url={redact(self.url)!r}, options=<{len(self.options)}>)"
+
+
+class OutboxSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The write side. ``validate``: read every event back from its payload and compare, before it is written."""
+
+    validate: bool = True
 
 
 class RelaySettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -134,6 +140,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     message_bytes_max: int = MESSAGE_BYTES_MAX
     database: DatabaseSettings = msgspec.field(default_factory=DatabaseSettings)
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
+    outbox: OutboxSettings = msgspec.field(default_factory=OutboxSettings)
     relay: RelaySettings = msgspec.field(default_factory=RelaySettings)
     consumer: ConsumerSettings = msgspec.field(default_factory=ConsumerSettings)
     effects: EffectsSettings = msgspec.field(default_factory=EffectsSettings)
@@ -151,6 +158,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 _SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "database": DatabaseSettings,
     "broker": BrokerSettings,
+    "outbox": OutboxSettings,
     "relay": RelaySettings,
     "consumer": ConsumerSettings,
     "effects": EffectsSettings,
@@ -183,10 +191,10 @@ def load(
         tree = _read(Path(path))
         _check_names(tree, where)
     for steps, text in _from_environment(environ).items():
-        _put(tree, steps, text)
+        put(tree, steps, text)
     for name, value in (overrides or {}).items():
         if value is not None:
-            _put(tree, name.split("."), value)
+            put(tree, name.split("."), value)
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
@@ -257,14 +265,8 @@ def _check_table(table: Mapping[str, Any], struct: type[msgspec.Struct], prefix:
     for name in table:
         if name not in struct.__struct_fields__:
             raise ConfigError(
-                _unknown(f"{prefix}{name}", [f"{prefix}{known}" for known in struct.__struct_fields__], where)
+                unknown(f"{prefix}{name}", [f"{prefix}{known}" for known in struct.__struct_fields__], where)
             )
-
-
-def _unknown(name: str, known: list[str], where: str) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(sorted(known))}"
-    return f"{where}: unknown setting {name!r}{hint}"
 
 
 _IGNORED = {"RELEVO_CONFIG", "RELEVO_PROBE", "RELEVO_DEBUG", "RELEVO_REQUIRE_SERVICES"}
@@ -282,13 +284,6 @@ def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], str]:
         if not variable.startswith("RELEVO_") or variable in _IGNORED or variable.startswith(_IGNORED_PREFIXES):
             continue
         if variable not in known:
-            raise ConfigError(_unknown(variable, list(known), "the environment"))
+            raise ConfigError(unknown(variable, list(known), "the environment"))
         found[known[variable]] = value
     return found
-
-
-def _put(tree: dict[str, Any], name: Sequence[str], value: Any) -> None:
-    *sections, last = name
-    for section in sections:
-        tree = tree.setdefault(section, {})
-    tree[last] = value

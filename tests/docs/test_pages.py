@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from relevo import Outbox
 from relevo.cli.main import COMMANDS, cli
 from relevo.ops.settings_text import settings_tree
 from relevo.runtime.probes import KNOWN
@@ -104,8 +105,9 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_settings_that_are_named_exist(page: Path) -> None:
-    """`relay.lease_s` and the like, in code spans; probes have dotted names too."""
+    """`relay.lease_s` and the like, in code spans; probes have dotted names too, and `outbox` is an object as well."""
     known = {setting.path for section in settings_tree() for setting in section.settings}
     sections = {path.partition(".")[0] for path in known if "." in path}
     named = re.findall(r"`(\w+)\.(\w+)`", prose(page))
-    assert {f"{section}.{name}" for section, name in named if section in sections} - known - set(KNOWN) == set()
+    others = {*KNOWN, *(f"outbox.{name}" for name in dir(Outbox))}
+    assert {f"{section}.{name}" for section, name in named if section in sections} - known - others == set()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
+from relevo.codec import UnresolvedError, codec_of
+from relevo.consumer.annotations import check_first
 from relevo.consumer.handlers import Handler, OnReplay, read
 from relevo.consumer.routing import Routes, is_pattern
 from relevo.errors import ConfigError, RefusedError
 from relevo.event import REGISTRY, declaration_of
-from relevo.message import check_name
+from relevo.naming import check_dotted, check_name
 from relevo.policy import Backoff, OnRejected, Order, Policy
 from relevo.storage.transactions import source_of
 
@@ -151,6 +156,7 @@ class Consumer:
             handler = read(
                 *(function, selector, data_type, policy, on_replay, durable), outward=outward, takes_many=takes_many
             )
+            check_first(function, data_type, takes_many, sys._getframe(1).f_locals)
             Routes(self.name, [*self._handlers, handler], self.skip_types)
             self._handlers.append(handler)
             return function
@@ -177,6 +183,12 @@ class Consumer:
         """The handlers as they are now, ready to look up."""
         if not self._handlers:
             raise ConfigError(f"consumer {self.name!r} has no handler: declare one with @{self.name}.on(…)")
+        for handler in self._handlers:
+            if handler.data_type is not None:
+                try:
+                    codec_of(handler.data_type)
+                except RefusedError as error:
+                    raise ConfigError(f"consumer {self.name!r}: {error}") from None
         return Routes(self.name, self._handlers, self.skip_types)
 
     def __repr__(self) -> str:
@@ -184,15 +196,19 @@ class Consumer:
 
 
 def _selected(what: type | str) -> tuple[str, type | None]:
-    if isinstance(what, str):
-        if not is_pattern(what):
-            try:
-                check_name("type", what)
-            except RefusedError as error:
-                raise ConfigError(str(error)) from None
-        return what, None
+    """The selector, and the class to decode to. Raises ``ConfigError`` for a name that no type has, and for a class
+    that is not declared or cannot be read."""
+    if not isinstance(what, (type, str)):
+        raise ConfigError(
+            f"on() takes a declared class, a type's name or a pattern, not an object of type {type(what).__name__}"
+        )
     try:
+        if isinstance(what, str):
+            check_dotted("type", re.sub(r"\*+", "x", what) if is_pattern(what) else what)
+            return what, None
         declaration = declaration_of(what)
+        with contextlib.suppress(UnresolvedError):  # asked again at the start
+            codec_of(declaration.cls)
     except RefusedError as error:
         raise ConfigError(str(error)) from None
     return declaration.type, declaration.cls

@@ -22,6 +22,7 @@ from relevo.settings import (
     HealthSettings,
     LogSettings,
     NamedConsumerSettings,
+    OutboxSettings,
     RelaySettings,
     RetentionSettings,
     Settings,
@@ -37,6 +38,8 @@ DESCRIPTIONS: Final = {
     "broker.url": "kafka://host:9092, amqp://user:password@host/ (RabbitMQ), or embedded:file.db for a broker in a "
     "file on this machine.",
     "broker.options": "Options for the broker's client, by its own names, passed on as they are.",
+    "outbox.validate": "Whether an event is read back from its payload and compared before it is written; an "
+    "Outbox may say otherwise.",
     "relay.source": "How the outbox is read; stored in the tables by `relevo migrate`, and refused if it differs. "
     "auto: as the tables are read already; new ones by log on PostgreSQL, by mark on SQLite.",
     "relay.batch_max": "Most messages read and handed over at once.",
@@ -83,6 +86,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "": Settings,
     "database": DatabaseSettings,
     "broker": BrokerSettings,
+    "outbox": OutboxSettings,
     "relay": RelaySettings,
     "consumer": ConsumerSettings,
     "effects": EffectsSettings,

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from relevo import codec, correlation
 from relevo.errors import RefusedError, TooLargeError
-from relevo.event import declaration_of, encode_key
+from relevo.event import Declaration, declaration_of, encode_key
 from relevo.ids import uuid7
 from relevo.message import Message, check_headers, check_name, check_text
 from relevo.outbox.options import DEFAULT, AddOptions
@@ -15,11 +15,11 @@ from relevo.outbox.options import DEFAULT, AddOptions
 _BIGINT_MAX = 2**63 - 1
 
 
-def build(event: object, bytes_max: int, options: AddOptions = DEFAULT) -> Message:
+def build(event: object, bytes_max: int, options: AddOptions = DEFAULT, *, validate: bool = True) -> Message:
     """The message of a declared ``event``. Raises ``RefusedError`` with the path into the data, ``TooLargeError``.
 
     Headers: what the context carries, then ``headers``, then ``correlation_id`` and ``causation_id`` if given.
-    ``at`` and ``after`` are not looked at.
+    ``at`` and ``after`` are not looked at. ``validate``: whether the payload is read back and compared.
     """
     declaration = declaration_of(event)
     if isinstance(event, type):
@@ -34,7 +34,7 @@ def build(event: object, bytes_max: int, options: AddOptions = DEFAULT) -> Messa
             event_id=uuid7() if options.event_id is None else options.event_id,
             type=declaration.type,
             topic=declaration.topic if options.topic is None else options.topic,
-            payload=codec.encode(event),
+            payload=_payload(event, declaration, validate),
             created_at=datetime.now(UTC),
             kind=declaration.kind,
             schema_version=declaration.schema_version,
@@ -46,6 +46,18 @@ def build(event: object, bytes_max: int, options: AddOptions = DEFAULT) -> Messa
         ),
         bytes_max,
     )
+
+
+def _payload(event: object, declaration: Declaration, validate: bool) -> bytes:
+    try:
+        return codec.encode(event, validate=validate)
+    except RefusedError as error:
+        if isinstance(declaration.key, str) and getattr(event, declaration.key, ...) is None:
+            raise RefusedError(
+                f"{error}. Its key {declaration.key!r} is None: if the database makes it, flush the session before the "
+                "event is made"
+            ) from None
+        raise
 
 
 def check(message: Message, bytes_max: int) -> Message:

@@ -11,6 +11,7 @@ from relevo.catalog import DEFAULT_PREFIX, Catalog, check_identifier
 from relevo.errors import ConfigError, MisuseError
 from relevo.message import MESSAGE_BYTES_MAX, Message
 from relevo.outbox import taps
+from relevo.outbox.arguments import each_of, refuse_mixed_up, refuse_no_message, validates
 from relevo.outbox.building import build, check
 from relevo.outbox.options import DEFAULT, AddArguments, AddOptions
 from relevo.outbox.pending import PendingAdd, call_site
@@ -42,7 +43,8 @@ class Outbox:
     ``schema``, ``prefix``: where ``relevo migrate`` put the tables. ``message_bytes_max``: limit for payload, key and
     headers together. ``allow_autocommit``: accept handles whose driver commits the row by itself. ``table=False``:
     write into PostgreSQL's write-ahead log alone, for relays with ``relay.source = "wal"``; such events cannot be found
-    or read again, and are lost with the slot.
+    or read again, and are lost with the slot. ``validate``: whether every event is read back from its payload and
+    compared before it is written (``None``: the setting ``outbox.validate``, which is true if nothing else is set).
 
     Threads and tasks may share one. It never begins, commits or rolls back. With an async handle every method returns
     an awaitable; what can be checked without the database is checked at the call.
@@ -56,6 +58,7 @@ class Outbox:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         allow_autocommit: bool = False,
         table: bool = True,
+        validate: bool | None = None,
     ) -> None:
         check_identifier("prefix", prefix)
         if schema is not None:
@@ -67,6 +70,7 @@ class Outbox:
         self._bytes_max = message_bytes_max
         self._allow_autocommit = allow_autocommit
         self._table = table
+        self._validate = validate
         self._catalogs: dict[Dialect, Catalog] = {}
 
     def __repr__(self) -> str:
@@ -96,7 +100,8 @@ class Outbox:
         """
         chosen = AddOptions(**options) if options else DEFAULT
         when = scheduling.due(chosen.at, chosen.after)
-        message = build(event, self._bytes_max, chosen)
+        refuse_mixed_up(handle, event)
+        message = build(event, self._bytes_max, chosen, validate=self._validates())
         return self._append(handle, [message], [event], message.event_id, "outbox.add()", when)
 
     @overload
@@ -111,8 +116,9 @@ class Outbox:
 
         All are encoded and checked before the first is written. Raises as ``add`` does.
         """
-        data = list(events)
-        messages = [build(event, self._bytes_max) for event in data]
+        data = each_of(handle, events)
+        validate = self._validates()
+        messages = [build(event, self._bytes_max, validate=validate) for event in data]
         ids = [message.event_id for message in messages]
         return self._append(handle, messages, data, ids, "outbox.add_many()")
 
@@ -125,6 +131,7 @@ class Outbox:
     def add_message(self, handle: Any, message: Message) -> Any:
         """Add an encoded message as it is (nothing is added to its headers); only ``created_at`` is replaced, by the
         database's clock. Raises as ``add`` does."""
+        refuse_no_message(handle, message)
         check(message, self._bytes_max)
         return self._append(handle, [message], [None], message.event_id, "outbox.add_message()")
 
@@ -224,6 +231,11 @@ class Outbox:
             else:
                 await adrive(scheduling.add(messages[0], when), caller, catalog)
         return result
+
+    def _validates(self) -> bool:
+        if self._validate is None:
+            self._validate = validates()
+        return self._validate
 
     def _catalog(self, dialect: Dialect) -> Catalog:
         found = self._catalogs.get(dialect)
