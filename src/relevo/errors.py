@@ -12,6 +12,7 @@
     │   └── MissingExtraError
     ├── SchemaError             tables missing, older, newer than allowed, or forbidden to us (exit 78)
     ├── UnreachableError        a database or broker does not answer (exit 69)
+    │   └── ReadOnlyError       the database takes no writes: a standby, or set so (exit 78)
     ├── LostOwnershipError      a lease or an epoch is gone; what was done is with the new owner (exit 75)
     ├── CancelledJobError       somebody ended the job before it was through (exit 1)
     ├── StillRunningError       what must end first has not ended (exit 75)
@@ -27,6 +28,8 @@ class RelevoError(Exception):
     """Something failed in Relevo."""
 
     exit_code = 1
+    sqlstate: str | None = None
+    """What a PostgreSQL server refused a connection with, where it did; other errors of a server are the cause."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or type(self).__doc__)
@@ -81,6 +84,12 @@ class UnreachableError(RelevoError):
     """A database or broker does not answer."""
 
     exit_code = 69
+
+
+class ReadOnlyError(UnreachableError):
+    """The database is read-only: a standby, or default_transaction_read_only. Point Relevo at the primary"""
+
+    exit_code = 78
 
 
 class LostOwnershipError(RelevoError):

@@ -48,7 +48,7 @@ def test_wrong_url_unreachable_port(relevo: Cli, arguments: list[str], closed_po
 @pytest.mark.parametrize("arguments", WORKERS)
 def test_wrong_url_no_such_database(relevo: Cli, arguments: list[str], postgres_url: str) -> None:
     url = urlsplit(postgres_url)._replace(path="/no_such_database").geturl()
-    relevo(*arguments, env=_database(url)).refused(UNREACHABLE, "/no_such_database", "does not exist")
+    relevo(*arguments, env=_database(url)).refused(CONFIG, "/no_such_database", "does not exist", "3D000")
 
 
 @pytest.mark.parametrize("arguments", WORKERS)

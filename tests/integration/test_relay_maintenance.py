@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
 from relevo.clients import database_for
+from relevo.policy import Backoff
 from relevo.ports.database import Database
-from relevo.relay.chores import keep_doing
+from relevo.relay.chores import Chore
 from relevo.relay.maintenance import Maintenance
 from relevo.settings import RetentionSettings, Settings
 from tests.support.relays import Store
@@ -89,9 +91,11 @@ async def test_a_chore_that_cannot_work_says_so_once_and_ends_nothing(caplog: py
         raise ValueError("permission denied")
 
     with caplog.at_level(logging.ERROR, logger="relevo.relay"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("relevo.relay.chores.TROUBLE_S", 0.0)
-        task = asyncio.create_task(keep_doing("purging", turn))
+        patch.setattr("relevo.relay.chores.TROUBLE", Backoff(base=timedelta(milliseconds=1)))
+        chore = Chore("purging", turn)
+        task = asyncio.create_task(chore.run())
         await asyncio.wait_for(enough.wait(), 5)
         task.cancel()
+    assert chore.problem is not None and "permission denied" in chore.problem
     assert [record.getMessage() for record in caplog.records].count(caplog.records[0].getMessage()) == 1
-    assert "purging does not work" in caplog.text and "permission denied" in caplog.text
+    assert "purging failed" in caplog.text and "permission denied" in caplog.text

@@ -17,6 +17,7 @@ from relevo.catalog import Catalog, pyformat
 from relevo.clients.cancelling import abandon
 from relevo.clients.conninfo import connecting, total_s
 from relevo.clients.eager import connection_class
+from relevo.clients.refusal import answered, sqlstate_of_refusal
 from relevo.clients.sqlstate import ENDED, explain, mark_statement
 from relevo.clients.watch import LOOKS, Watch, Watched
 from relevo.errors import MissingExtraError, RelevoError, UnreachableError
@@ -205,7 +206,7 @@ class PostgresDatabase:
         except TimeoutError:
             raise UnreachableError(f"{self.url} does not answer: no connection within {total_s(params):g} s") from None
         except self._psycopg.Error as error:
-            raise self._explained(error) from error
+            raise await self._refused(error) from error
         if not self._prepare:
             connection.prepare_threshold = None
         return connection
@@ -215,8 +216,21 @@ class PostgresDatabase:
         given = self._psycopg.conninfo.conninfo_to_dict(self._conninfo).get("options")
         return " ".join(str(part) for part in (given, _SESSION_OPTIONS, by_index and _BY_INDEX) if part)
 
-    def _explained(self, error: psycopg.Error, watched: Watched | None = None) -> Exception:
+    async def _refused(self, error: psycopg.Error) -> RelevoError:
+        """Why there is no connection: the server's own code where one answered."""
         sqlstate = error.sqlstate
+        if sqlstate is None and answered(str(error)):
+            sqlstate = await sqlstate_of_refusal(self._conninfo)
+        explained = self._explained(error, sqlstate=sqlstate or "08006")
+        if not isinstance(explained, RelevoError):
+            explained = UnreachableError(f"{self.url} lets nobody in now: {explained} ({sqlstate})")
+        explained.sqlstate = sqlstate
+        return explained
+
+    def _explained(
+        self, error: psycopg.Error, watched: Watched | None = None, *, sqlstate: str | None = None
+    ) -> Exception:
+        sqlstate = sqlstate or error.sqlstate
         lost = isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)) and sqlstate is None
         if lost or sqlstate in ENDED:
             sqlstate = sqlstate or "08006"

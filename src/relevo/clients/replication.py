@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from relevo.bounds import connect_s
 from relevo.clients.conninfo import connecting, total_s
+from relevo.clients.refusal import answered, sqlstate_of_refusal
 from relevo.clients.sqlstate import explain
 from relevo.errors import MissingExtraError, RelevoError, UnreachableError
 from relevo.settings import DatabaseSettings, redact, redact_text
@@ -73,6 +74,8 @@ class ReplicationConnection:
         except psycopg.Error as error:
             text = redact_text(str(error).strip().splitlines()[-1]) if str(error).strip() else type(error).__name__
             sqlstate = error.sqlstate or "08006"
+            if error.sqlstate is None and answered(str(error)):
+                sqlstate = await sqlstate_of_refusal(conninfo) or sqlstate
             if sqlstate == "42501":
                 raise ReplicationError(text, sqlstate) from error
             raise explain(sqlstate, text, redact(settings.url)) or ReplicationError(text, sqlstate) from error

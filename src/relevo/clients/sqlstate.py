@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 
-from relevo.errors import RelevoError, SchemaError, UnreachableError
+from relevo.errors import ConfigError, ReadOnlyError, RelevoError, SchemaError, UnreachableError
 from relevo.total import attribute, cause_of
 
 _SCHEMA = {
@@ -16,8 +16,8 @@ _SCHEMA = {
     "3F000": "the schema does not exist in {where}. Run: relevo migrate",
     "42501": "the role has no permission on one of Relevo's tables in {where}. "
     "`relevo migrate --grant ROLE:NAME --sql` prints the grants that writer, relay, consumer and operator need",
-    "25006": "{where} is read-only (a standby, or default_transaction_read_only). Point Relevo at the primary",
 }
+_READ_ONLY = "25006"
 OUTAGES = ("08", "57P", "53", "58", "25P03", "25P04")
 """What they begin with: connection, operator intervention, resources, system error; and sessions that the server ended
 since we stood still."""
@@ -25,7 +25,12 @@ CUT_OFF = ("08", "57P")
 """Those among them of a connection that ended: perhaps in the middle of a commit."""
 ENDED = ("57P01", "57P02", "57P03")
 """The server shuts down, crashed, or starts. Which of this and a closed socket is seen first is a matter of chance."""
-_AUTHENTICATION = ("28000", "28P01", "3D000")
+_REFUSED = {
+    "28P01": "the password is wrong, or missing",
+    "28000": "the role does not exist or may not log in, or pg_hba.conf has no entry that lets it in",
+    "3D000": "the database does not exist",
+}
+"""The server did answer: waiting does not help before somebody puts the settings right."""
 
 
 def explain(sqlstate: str | None, detail: str, where: str) -> RelevoError | None:
@@ -39,8 +44,13 @@ def explain(sqlstate: str | None, detail: str, where: str) -> RelevoError | None
     detail = detail.strip()
     if sqlstate in _SCHEMA:
         return SchemaError(f"{_SCHEMA[sqlstate].format(where=where)} ({sqlstate}: {detail})")
-    if sqlstate in _AUTHENTICATION:
-        return UnreachableError(f"{where} refused us: {detail} ({sqlstate}). Check user, password and database name")
+    if sqlstate in _REFUSED:
+        return ConfigError(f"{where} refuses the connection: {_REFUSED[sqlstate]} ({sqlstate}: {detail})")
+    if sqlstate == _READ_ONLY:
+        return ReadOnlyError(
+            f"{where} is read-only (a standby, or default_transaction_read_only). Point Relevo at the primary "
+            f"({sqlstate}: {detail})"
+        )
     if sqlstate.startswith(OUTAGES):
         return UnreachableError(f"{where} does not answer: {detail} ({sqlstate})")
     return None

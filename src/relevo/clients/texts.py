@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from relevo.bounds import CONNECT_S, OPERATOR_ANSWER_S
 from relevo.clients import dialect_of
 from relevo.clients.conninfo import connecting
+from relevo.clients.refusal import answered, ask_refusal
 from relevo.clients.sqlite import connect, sqlite_path
 from relevo.clients.sqlstate import explain, explain_sqlite
 from relevo.errors import MissingExtraError, RelevoError, SchemaError
@@ -75,8 +76,9 @@ class PostgresSession:
         self._psycopg = psycopg
         self.url = redact(settings.url)
         scheme, separator, rest = settings.url.partition("://")
-        with self._explained():
-            params = connecting(f"{scheme.partition('+')[0]}{separator}{rest}", OPERATOR_ANSWER_S, CONNECT_S)
+        conninfo = f"{scheme.partition('+')[0]}{separator}{rest}"
+        with self._explained(conninfo):
+            params = connecting(conninfo, OPERATOR_ANSWER_S, CONNECT_S)
             self._connection = psycopg.connect(**params | {"application_name": "relevo"}, autocommit=True)
 
     def execute(self, text: str) -> Rows:
@@ -95,11 +97,14 @@ class PostgresSession:
         self._connection.close()
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, conninfo: str = "") -> Iterator[None]:
+        """``conninfo``: while connecting with it."""
         try:
             yield
         except self._psycopg.Error as error:
-            code = error.sqlstate or (
+            refusal = ask_refusal(conninfo) if conninfo and not error.sqlstate and answered(str(error)) else None
+            code = error.sqlstate or refusal
+            code = code or (
                 "08006" if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)) else None
             )
             detail = redact_text(error.diag.message_primary or str(error).partition("\n")[0] or type(error).__name__)

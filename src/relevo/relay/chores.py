@@ -6,36 +6,79 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Final
 
-from relevo.errors import LostOwnershipError
-from relevo.policy import Backoff
-from relevo.runtime.classify import is_transient
+from relevo.clients.sqlstate import sqlstates
+from relevo.errors import ConfigError, LostOwnershipError, SchemaError
+from relevo.policy import PROBE_BACKOFF, Backoff
+from relevo.runtime.clock import SYSTEM, Clock
+from relevo.runtime.patience import Patience, is_ours
+from relevo.runtime.pulse import Pulse
 
 log = logging.getLogger("relevo.relay")
 
-OUTAGE = Backoff(attempts=1, base=timedelta(milliseconds=100), cap=timedelta(seconds=2))
+OUTAGE: Final = Backoff(attempts=1, base=timedelta(milliseconds=100), cap=timedelta(seconds=2))
 """Between tries while the database is away: every chore asks by itself, and messages need none of them."""
-TROUBLE_S = 30.0
-"""How long to leave a chore alone that failed for another reason than an outage (a missing right)."""
+TROUBLE: Final = Backoff(attempts=1, base=timedelta(seconds=1), cap=timedelta(seconds=30))
+"""After an error that does not pass by itself: a missing right, a value, a bug."""
+_STAYS: Final = ("22", "23", "42")  # SQLSTATE classes: of data, of checks, of rights and names
 
 
-async def keep_doing(name: str, turn: Callable[[], Awaitable[float]]) -> None:
-    """Call ``turn`` again and again, after as many seconds as it says. An outage is waited out with capped backoff;
-    anything else is logged when it is new, and tried again later: messages go on meanwhile."""
-    failures, said = 0, ""
-    while True:
+class Chore:
+    """Calls ``turn`` again and again, after as many seconds as it says. Whatever it raises is logged and waited out:
+    messages go on meanwhile. ``problem``: why it does not work, and since when."""
+
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[], Awaitable[float]],
+        pulse: Pulse | None = None,
+        *,
+        first_s: float = 0.0,
+        urgent: bool = False,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """``first_s``: until the first turn. ``urgent``: tried again within a quarter of a second, whatever it was."""
+        self.name = name
+        self._turn = turn
+        self._pulse = pulse
+        self._first_s = first_s
+        self._urgent = urgent
+        self._outage = Patience(name, log, clock=clock, backoff=PROBE_BACKOFF if urgent else OUTAGE)
+        self._trouble = Patience(name, log, clock=clock, backoff=TROUBLE, trouble=self._outage.trouble)
+
+    @property
+    def problem(self) -> str | None:
+        return self._outage.trouble.text
+
+    def forgive(self) -> None:
+        """The database answers again: an outage that this chore saw is over, unless it sees one now."""
+        self._outage.trouble.end()
+
+    async def run(self) -> None:
+        wait_s = self._first_s
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = await self._once()
+
+    async def _once(self) -> float:
+        """One turn; the seconds until the next."""
         try:
-            wait_s = await turn()
-            failures, said = 0, ""
-        except Exception as error:
-            if isinstance(error, LostOwnershipError) or is_transient(error):
-                failures += 1
-                log.debug("%s: %s", name, error)
-                await asyncio.sleep(OUTAGE.delay_s(failures))
-                continue
-            wait_s = TROUBLE_S
-            if str(error) != said:
-                said = str(error)
-                log.error("%s does not work, and is tried again every %.0f s: %s", name, TROUBLE_S, error)
-                log.debug("%s", name, exc_info=error)
-        await asyncio.sleep(wait_s)
+            wait_s = await self._turn()
+        except LostOwnershipError as error:
+            log.debug("%s: %s", self.name, error)
+            return OUTAGE.delay_s(1)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            patience = self._trouble if _stays(error) and not self._urgent else self._outage
+            return patience.failed(error)
+        self._outage.worked()
+        self._trouble.worked()
+        if self._pulse is not None:
+            self._pulse.beat(self.name)
+        return wait_s
+
+
+def _stays(error: Exception) -> bool:
+    if isinstance(error, ConfigError | SchemaError) or is_ours(error):
+        return True
+    return any(state.startswith(_STAYS) for state in sqlstates(error))

@@ -17,6 +17,7 @@ from relevo.ports.broker import Publisher
 from relevo.ports.database import Database
 from relevo.runtime.clock import SYSTEM, Clock
 from relevo.storage import destinations as scripts
+from relevo.tasks import Kept, Tasks
 
 log = logging.getLogger("relevo.relay")
 
@@ -64,7 +65,8 @@ class Destinations:
     _not_before: float = 0.0
     _lately: dict[str, tuple[float, Paused]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _prober: asyncio.Task[None] | None = None
+    tasks: Tasks = field(default_factory=lambda: Tasks("relay", log))
+    _prober: Kept | None = None
 
     def topics(self) -> Set[str]:
         return self.paused.keys()
@@ -124,21 +126,23 @@ class Destinations:
         prober, self._prober = self._prober, None
         if prober is not None:
             prober.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await prober
+            await prober.over
 
     def _add(self, entry: Paused) -> None:
         self.paused[entry.topic] = entry
         self.untold.add(entry.topic)
         self._changed.set()
-        if self._prober is None or self._prober.done():
-            self._prober = asyncio.create_task(self._keep_probing())
+        if self._prober is None:
+            self._prober = self.tasks.keep("probing destinations", self._keep_probing)
 
     async def _keep_probing(self) -> None:
-        """Until nothing is paused. One interval for all: it grows while nothing answers, and starts anew when one
-        does; then whatever else waits is asked at once."""
-        while self.paused:
+        """One interval for all: it grows while nothing answers, and starts anew when one does; then whatever else waits
+        is asked at once."""
+        while True:
             self._changed.clear()
+            if not self.paused:
+                await self._changed.wait()
+                continue
             now = self.clock.seconds()
             wait_s = min(self._due(entry) for entry in self.paused.values()) - now
             if wait_s > 0:

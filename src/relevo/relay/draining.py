@@ -8,7 +8,6 @@ nothing held this costs one comparison a step, else one light query a second.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,11 +99,10 @@ class Draining:
 
     async def forget(self) -> None:
         """The database is away: what was sent may be sent again, nothing else follows of it."""
-        if self._sending is not None:
-            self._sending.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sending
-        self._sending, self._batches = None, ()
+        sending, self._sending, self._batches = self._sending, None, ()
+        if sending is not None:
+            sending.cancel()
+            await asyncio.wait([sending])
 
     async def _begin(self, held: set[KeyName]) -> None:
         self._look_at = self.clock.seconds() + LOOK_S

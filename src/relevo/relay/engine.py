@@ -8,14 +8,12 @@ change of lanes, of pauses and of what is held, and waits where there is nothing
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from relevo.errors import UnreachableError
-from relevo.policy import PROBE_BACKOFF, Policy
+from relevo.policy import Policy
 from relevo.ports.broker import Publisher
 from relevo.ports.database import Database
 from relevo.ports.source import Source, Taken
@@ -26,9 +24,10 @@ from relevo.relay.draining import Draining
 from relevo.relay.flight import Flight
 from relevo.relay.ownership import Ownership
 from relevo.relay.pausing import RelayPauses
-from relevo.runtime.classify import is_transient
 from relevo.runtime.clock import SYSTEM, Clock
+from relevo.runtime.patience import Patience, is_mistake, reason_of
 from relevo.runtime.probes import probe
+from relevo.runtime.pulse import Pulse
 from relevo.runtime.trouble import Trouble
 from relevo.settings import RelaySettings
 from relevo.signals import Wakeup
@@ -52,11 +51,16 @@ class RelayEngine:
     counters: Counters = field(default_factory=Counters)
     unreachable: Trouble = field(default_factory=Trouble)
     """Why the database cannot be worked with, while it cannot."""
+    pulse: Pulse = field(default_factory=Pulse)
+    """When it last took a page, and last settled one."""
+    recovered: Callable[[], None] = lambda: None
+    """Called when it works again."""
+    began: bool = False
+    """Whether a step went well: from then on every error is waited for. Before, mistakes of an operator are raised."""
     pauses: RelayPauses = field(default_factory=RelayPauses)
     clock: Clock = SYSTEM
     _assigned: int = -1
     _pauses_due: Pauses | None = None
-    _failures: int = 0
     _again_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -82,7 +86,9 @@ class RelayEngine:
             self._take,
             self._pause_destinations,
             self.paused,
+            pulse=self.pulse,
         )
+        self.patience = Patience("relay", log, clock=self.clock, trouble=self.unreachable)
         self._idle_s = self.settings.poll_min_s
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -92,10 +98,11 @@ class RelayEngine:
             while not stop.is_set():
                 try:
                     await self._step(stop)
-                    self._failures = 0
-                    self.unreachable.end()
+                    self.began = True
+                    if self.patience.worked():
+                        self.recovered()
                 except Exception as error:
-                    if not is_transient(error):  # a deadlock is: whoever lost it tries again
+                    if not self.began and is_mistake(error):
                         raise
                     await self._step_back(error, stop)
             await self._finish()
@@ -142,11 +149,13 @@ class RelayEngine:
         await self.destinations.tell(self.database, self.ownership.relay_id)
 
     async def _take(self) -> Taken:
-        return await self.source.take(
+        taken = await self.source.take(
             self.settings.batch_max,
             self.settings.batch_bytes_max,
             without_topics=list(self.paused()),
         )
+        self.pulse.beat("take")
+        return taken
 
     async def _abandon(self, taken: Taken) -> None:
         """Give a page back unsent: our lease is too short for it, or the lanes are somebody else's."""
@@ -225,14 +234,18 @@ class RelayEngine:
         self.wake.stir()
 
     async def _step_back(self, error: Exception, stop: asyncio.Event) -> None:
-        """The database does not answer: forget what is in flight (it is taken again), wait, try again."""
-        if self.unreachable.begin(str(error)):
-            log.warning("%s; waiting for it, nothing is lost", error)
-        self._failures += 1
-        await self.flight.forget()
-        await self.draining.forget()
+        """Whatever it is: forget what is in flight (it is taken again), wait, try again."""
+        delay_s = self.patience.failed(error)
         self._assigned = -1
-        await self._pause(PROBE_BACKOFF.delay_s(self._failures), stop)
+        await self._forget()
+        await self._pause(delay_s, stop)
+
+    async def _forget(self) -> None:
+        for forget in (self.flight.forget, self.draining.forget):
+            try:
+                await forget()
+            except Exception:
+                log.exception("relay: what was in flight could not be given back; it is read again")
 
     async def _finish(self) -> None:
         """Settle what is in flight; the lanes are given back by whoever owns the engine. What cannot be settled now is
@@ -240,14 +253,13 @@ class RelayEngine:
         try:
             await self.flight.at_rest()
             await self.draining.finish(self.flight.held)
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            log.debug("not settled at the end: %s", error)
-            await self.flight.forget()
-            await self.draining.forget()
-        with contextlib.suppress(UnreachableError):
+        except Exception as error:  # noqa: BLE001 - a stop is a stop: what is not settled is sent again
+            log.warning("relay: not settled at the end, so it is sent again by the next owner: %s", reason_of(error))
+            await self._forget()
+        try:
             await self.source.aclose()
+        except Exception as error:  # noqa: BLE001 - as above
+            log.warning("relay: the last position was not stored: %s", reason_of(error))
 
     def paused(self) -> Collection[str]:
         """Topics nothing is taken for: unavailable ones, and those a person paused."""

@@ -11,12 +11,10 @@ page is under way at a time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relevo.errors import UnreachableError
 from relevo.outcome import PublishOutcome, Rejected
 from relevo.outgoing import Sendable
 from relevo.policy import Policy
@@ -29,6 +27,7 @@ from relevo.relay.pausing import RelayPauses
 from relevo.relay.sending import BEHIND, send
 from relevo.relay.settling import Settling
 from relevo.runtime.probes import probe
+from relevo.runtime.pulse import Pulse
 from relevo.storage import marking
 
 PAGES = 4
@@ -77,6 +76,7 @@ class Flight:
     paused: Callable[[], Collection[str]] = tuple
     """Topics nothing is sent to now."""
     held: set[KeyName] = field(default_factory=set)
+    pulse: Pulse = field(default_factory=Pulse)
     reading: Mapping[int, int] = field(default_factory=dict)
     """The lanes that pages come from, with the epochs they were assigned at."""
     _back: set[KeyName] = field(default_factory=set)
@@ -126,8 +126,9 @@ class Flight:
     async def give_back_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            with contextlib.suppress(UnreachableError):
-                await self.source.release(await ahead)
+            (result,) = await asyncio.gather(ahead, return_exceptions=True)  # what failed will fail again, or not
+            if isinstance(result, Taken):
+                await self.source.release(result)
 
     async def at_rest(self) -> None:
         """Everything landed and settled, nothing read ahead."""
@@ -184,6 +185,8 @@ class Flight:
         outcomes: Outcomes = await page.publishing
         probe("relay.confirmed")
         taken, behind = page.taken, page.behind
+        if len(outcomes) < len(taken) - len(behind):
+            self.pulse.beat("publish")
         if page.indexes is not None:
             outcomes = {page.indexes[position]: outcome for position, outcome in outcomes.items()} | {
                 index: Rejected("unreadable", reason)
@@ -266,4 +269,5 @@ class Flight:
         if settled.lost:  # but for those that were won again meanwhile: they are ours, at another epoch
             ours = self.ownership.lanes
             self.ownership.lose([lane for lane in settled.lost if ours.get(lane) == self.reading.get(lane)])
+        self.pulse.beat("settle")
         probe("relay.settled")

@@ -7,8 +7,9 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -16,23 +17,24 @@ from relevo.bounds import answer_s
 from relevo.brokers import broker_for
 from relevo.clients import database_for
 from relevo.errors import UnreachableError
-from relevo.policy import PROBE_BACKOFF, Policy
+from relevo.policy import Policy
 from relevo.ports.broker import KeptInOutbox, Publisher
 from relevo.ports.database import Database
-from relevo.relay.chores import keep_doing
+from relevo.relay.beside import beside, follow
+from relevo.relay.chores import Chore
 from relevo.relay.counters import Counters
 from relevo.relay.engine import RelayEngine
-from relevo.relay.maintenance import Maintenance
-from relevo.relay.mover import Mover
 from relevo.relay.partitions import refuse_without
 from relevo.relay.reading import reading
-from relevo.runtime.classify import is_transient
 from relevo.runtime.clock import SYSTEM, Clock
+from relevo.runtime.patience import Patience, has_answered, is_mistake, is_ours, reason_of
+from relevo.runtime.pulse import Pulse
 from relevo.runtime.trouble import Trouble
 from relevo.settings import Settings, load
 from relevo.signals import subscribe
 from relevo.storage import duties, pausing
 from relevo.storage.ready import ensure_ready
+from relevo.tasks import Tasks
 
 log = logging.getLogger("relevo.relay")
 
@@ -42,9 +44,14 @@ PASSING: Final = (
 )
 
 
+START_S: Final = 10.0
+"""How long ``async with Relay`` waits for a start that is in trouble, before the application goes on beside it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RelayHealth:
-    """``live``: the loop runs. ``ready``: database and every destination answer. ``problems``: in plain words."""
+    """``live``: the loop runs and no task of it has ended. ``ready``: database and every destination answer.
+    ``problems``: in plain words."""
 
     live: bool
     ready: bool
@@ -62,10 +69,18 @@ class Relay:
         self.relay_id = uuid4()
         self.clock = clock
         self.engine: RelayEngine | None = None
+        self.pulse = Pulse(clock)
+        """When it last renewed its leases, took a page, published, settled, and did each chore."""
         self._counters = Counters()
         self._passing = False
         self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
+        self._tasks = Tasks("relay", log)
+        self._beside: list[Chore] = []
+        self._patience = Patience("relay", log, clock=clock)
+        self._reached = self._began = self._serving = False
+        self._crashed: str | None = None
+        self._over: str | None = None
 
     @classmethod
     def from_config(cls, path: str | None = None) -> Relay:
@@ -75,64 +90,125 @@ class Relay:
     async def run(self, stop: asyncio.Event, ready: Callable[[], None] | None = None) -> None:
         """Run until ``stop`` is set: then finish what is in flight, settle it and give the lanes back.
 
-        ``ready`` is called once the first lanes were asked for. Raises ``ConfigError``, ``SchemaError`` or
-        ``UnreachableError`` if it cannot start; once it runs, an outage is waited for.
+        ``ready`` is called once the first lanes were asked for. Raises ``ConfigError`` or ``SchemaError`` for what an
+        operator has to put right before it can start, and ``UnreachableError`` if no database answers at first. From
+        then on every error of database or broker is waited for, and an error of the relay's own is logged and followed
+        by a start anew.
         """
-        again, failures = await self._serve(stop, ready), 0
-        while again and not stop.is_set():
-            log.info("the tables are read by another source now: this relay starts anew with it")
-            try:
-                again, failures = await self._serve(stop, None), 0
-            except UnreachableError as error:
-                failures += 1
-                log.warning("%s; waiting for it, nothing is lost", error)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), PROBE_BACKOFF.delay_s(failures))
+        self._over = None
+        told = [ready] if ready is not None else []
+        try:
+            while await self._live(stop, told):
+                pass
+            self._over = "it was stopped"
+        except BaseException as error:
+            self._over = f"it ended: {reason_of(error)}"
+            if self._began and not stop.is_set():
+                log.error("the relay ended, though it was not stopped: %s", reason_of(error), exc_info=error)
+            raise
 
-    async def _serve(self, stop: asyncio.Event, ready: Callable[[], None] | None) -> bool:
+    async def _live(self, stop: asyncio.Event, told: list[Callable[[], None]]) -> bool:
+        """From connecting to the end, whatever that is; whether to start anew."""
+        try:
+            moved = await self._serve(stop, told)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() or stop.is_set():
+                raise
+            delay_s = self._crash(RuntimeError("something it waited for was cancelled by other code"))
+        except Exception as error:
+            if self._ends(error):
+                raise
+            delay_s = self._crash(error) if is_ours(error) else self._patience.failed(error)
+        else:
+            if moved:
+                log.info("the tables are read by another source now: this relay starts anew with it")
+            return moved
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await stop.wait()
+        return not stop.is_set()
+
+    def _crash(self, error: Exception) -> float:
+        self._crashed = f"it failed and starts anew: {reason_of(error)}"
+        return self._patience.failed(error)
+
+    def _ends(self, error: Exception) -> bool:
+        """Whether ``error`` ends this relay: a mistake that is found at the start, or no database at all."""
+        if self._began or (self.engine is not None and self.engine.began):
+            self._began = True
+            return False
+        if is_mistake(error):
+            return True
+        return isinstance(error, UnreachableError) and not self._reached and not has_answered(error)
+
+    async def _serve(self, stop: asyncio.Event, told: list[Callable[[], None]]) -> bool:
         """Run until ``stop``, or until the tables are read by another source: then true, and nothing is in flight."""
-        turn = _Turn(stop)
-        async with turn, self._connected() as engine:
+        over, tasks = asyncio.Event(), self._tasks
+        async with self._connected() as engine:
             self.engine = engine
             engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))
             await engine.ownership.tick()
-            keeper = asyncio.create_task(self._keep_ownership(engine, turn.over))
-            chores = [asyncio.create_task(keep_doing(name, chore)) for name, chore in self._chores(engine).items()]
-            if ready is not None:
-                ready()
+            self.pulse.beat("keeping the lease")
+            self._beside = beside(engine, self.settings, self.name, over)
+            engine.recovered = self._forgive
             try:
-                await _first(engine.run(turn.over), keeper)
+                tasks.keep("following a stop", partial(follow, stop, over), may_end=over.is_set)
+                for chore in self._beside:
+                    tasks.keep(chore.name, chore.run)
+                self._serving, self._crashed = True, None
+                self._patience.worked()
+                while told:
+                    told.pop()()
+                await engine.run(over)
             finally:
-                for task in (keeper, *chores):
-                    task.cancel()
-                await asyncio.gather(keeper, *chores, return_exceptions=True)
-                with contextlib.suppress(UnreachableError):
-                    await asyncio.shield(engine.ownership.leave())
-                    await asyncio.shield(engine.database.run(duties.leave(self.relay_id)))
+                self._began, self._serving = self._began or engine.began, False
+                await tasks.aclose()
+                self._beside = []
+                await self._leave(engine)
             if engine.ownership.moved and not stop.is_set():
                 return True
             log.info("stopped: %d published in this process's life", engine.counters.published)
             return False
 
+    async def _leave(self, engine: RelayEngine) -> None:
+        """Give lanes and duties back; where the database is away, they wait for the lease to run out."""
+        for leave in (engine.ownership.leave, lambda: engine.database.run(duties.leave(self.relay_id))):
+            try:
+                await asyncio.shield(leave())
+            except Exception as error:  # noqa: BLE001 - it ends all the same
+                log.warning("relay: what it has is left to expire with its lease: %s", reason_of(error))
+
+    def _forgive(self) -> None:
+        for chore in self._beside:
+            chore.forgive()
+
     def health(self) -> RelayHealth:
         """What liveness, readiness and status may say, from memory."""
         engine = self.engine
-        if engine is None:
-            return RelayHealth(True, False, {"relay": "starting"}, {})
-        problems = {
-            f"destination {topic}": f"{entry.reason} (since {entry.since.isoformat(timespec='seconds')})"
-            for topic, entry in engine.destinations.paused.items()
-        }
-        if (database := engine.unreachable.text) is not None:
-            problems["database"] = database
-        return RelayHealth(True, not problems, problems, self._detail())
+        problems = dict(self._tasks.problems)
+        lost = self._over or self._crashed
+        if lost is not None or not self._serving:
+            problems["relay"] = lost or self._patience.trouble.text or "starting"
+        if engine is not None:
+            problems |= {
+                f"destination {topic}": f"{entry.reason} (since {entry.since.isoformat(timespec='seconds')})"
+                for topic, entry in engine.destinations.paused.items()
+            }
+        if engine is not None and (database := engine.unreachable.text) is not None:
+            problems["database"] = database  # then its chores have the same
+        else:
+            problems |= {chore.name: problem for chore in self._beside if (problem := chore.problem) is not None}
+        live = lost is None and self._tasks.live
+        return RelayHealth(live, not problems, problems, self._detail())
 
     async def __aenter__(self) -> Relay:
+        """Waits for the first lanes; in trouble ``START_S`` at most: then it goes on starting by itself, not ready."""
         self._stop.clear()
         started = asyncio.Event()
-        self._running = asyncio.create_task(self.run(self._stop, started.set))
+        self._running = asyncio.create_task(self.run(self._stop, started.set), name="relevo relay")
         waiting = asyncio.create_task(started.wait())
-        await asyncio.wait({self._running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({self._running, waiting}, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if self._running.done():
             self._running.result()
@@ -140,7 +216,7 @@ class Relay:
 
     async def __aexit__(self, *exc: object) -> None:
         self._stop.set()
-        if self._running is not None:
+        if self._running is not None and not self._running.cancelled():
             await self._running
 
     @contextlib.asynccontextmanager
@@ -151,6 +227,7 @@ class Relay:
             database = database_for(settings.database, answer_s=answer_s(relay.lease_s, relay.send_timeout_s))
             stack.push_async_callback(database.aclose)
             await ensure_ready(database, settings)
+            self._reached = True
             if settings.retention.then == "partitions":
                 refuse_without(database)
             broker = broker_for(settings.broker.url, settings.broker.options)
@@ -188,48 +265,9 @@ class Relay:
             wake=wake,
             counters=self._counters,
             unreachable=Trouble(self.clock),
+            pulse=self.pulse,
             clock=self.clock,
         )
-
-    def _chores(self, engine: RelayEngine) -> dict[str, Callable[[], Awaitable[float]]]:
-        """What runs beside the engine, by name."""
-        lease_s = self.settings.relay.lease_s
-        care = Maintenance(engine.database, self.relay_id, self.settings, lease_s, self.clock, self.name)
-        mover = Mover(engine.database, self.relay_id, lease_s, engine.wake.set, self.clock)
-
-        async def look_at_pauses() -> float:
-            engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))
-            return pausing.LOOK_S
-
-        return {
-            "looking at pauses": look_at_pauses,
-            "moving scheduled messages": mover.turn,
-            "purging": care.turn,
-        }
-
-    async def _keep_ownership(self, engine: RelayEngine, over: asyncio.Event) -> None:
-        """Renew three times per lease, oftener while lanes are on the move. Sets ``over`` when the source was moved."""
-        ownership, failures = engine.ownership, 0
-        while True:
-            interval_s = ownership.lease_s / 3
-            if failures:
-                interval_s = min(interval_s, PROBE_BACKOFF.delay_s(failures))
-            elif not ownership.complete:
-                interval_s = min(interval_s, 0.2)
-            await asyncio.sleep(interval_s)
-            version = ownership.version
-            try:
-                await ownership.tick()
-                failures = 0
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                failures += 1
-                log.debug("the lease was not renewed: %s", error)
-            if ownership.moved:
-                over.set()
-            if ownership.version != version:
-                engine.wake.set()
 
     def _detail(self) -> dict[str, Any]:
         engine = self.engine
@@ -243,39 +281,6 @@ class Relay:
             "paused": engine.destinations.snapshot(),
             "paused_by_people": engine.pauses.now.snapshot(),
         }
-
-
-async def _first(running: Any, keeper: asyncio.Task[None]) -> None:
-    """Run to the end, unless the keeper of the leases fails for a reason that is not an outage: then stop with it."""
-    task = asyncio.create_task(running)
-    try:
-        await asyncio.wait({task, keeper}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            keeper.result()
-        await task
-    finally:
-        if not task.done():
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-
-class _Turn:
-    """``over``: set with ``stop``, or by whoever sees that this turn ends before."""
-
-    def __init__(self, stop: asyncio.Event) -> None:
-        self.over = asyncio.Event()
-        self._stop = stop
-
-    async def __aenter__(self) -> None:
-        self._following = asyncio.create_task(self._follow())
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._following.cancel()
-
-    async def _follow(self) -> None:
-        await self._stop.wait()
-        self.over.set()
 
 
 async def run_relay(settings: Settings, *, stop: asyncio.Event, ready: Callable[[], None] | None = None) -> Relay:

@@ -7,18 +7,21 @@ themselves is never complete. An error of Relevo's own is logged with its traceb
 from __future__ import annotations
 
 import logging
+import sqlite3
 from typing import Final
 
 from relevo.clients.sqlstate import sqlite_codes, sqlstates, statement_of
-from relevo.errors import ConfigError, MisuseError, RefusedError, RelevoError, SchemaError
+from relevo.errors import ConfigError, MisuseError, ReadOnlyError, RefusedError, RelevoError, SchemaError
 from relevo.policy import PROBE_BACKOFF, Backoff
 from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.texts import clean
 from relevo.runtime.trouble import Trouble
 
 AGAIN_S: Final = 30.0
-"""The same kind of error is logged so often at most, with how often it came."""
-_MISTAKES = (ConfigError, SchemaError, MisuseError, RefusedError)
+"""The same kind of error is logged again after so long, with how often it came; then after twice as long, and so on."""
+AGAIN_MAX_S: Final = 600.0
+_THERE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+_MISTAKES = (ConfigError, SchemaError, ReadOnlyError, MisuseError, RefusedError)
 
 
 class Patience:
@@ -40,8 +43,8 @@ class Patience:
         self._backoff = backoff
         self._failures = 0
         self._loud = False
-        self._said: dict[str, tuple[float, int]] = {}
-        """By kind of error: when it was logged last, and how often it came since."""
+        self._said: dict[str, tuple[float, float, int]] = {}
+        """By kind of error: when it may be logged again, after how long, and how often it came since."""
 
     def failed(self, error: BaseException) -> float:
         """It failed with ``error``; the seconds to wait before the next try."""
@@ -49,12 +52,14 @@ class Patience:
         self.trouble.begin(reason_of(error))
         delay_s = self._backoff.delay_s(self._failures)
         kind = kind_of(error)
-        at, came = self._said.get(kind, (-AGAIN_S, 0))
         now = self._clock.seconds()
-        if now - at < AGAIN_S:
-            self._said[kind] = at, came + 1
+        again_at, pause_s, came = self._said.get(kind, (now, AGAIN_S, 0))
+        if now < again_at:
+            self._said[kind] = again_at, pause_s, came + 1
             return delay_s
-        self._said[kind] = now, 0
+        if now - again_at > pause_s:
+            pause_s = AGAIN_S  # it was quiet meanwhile
+        self._said[kind] = now + pause_s, min(2 * pause_s, AGAIN_MAX_S), 0
         self._loud = True
         more = f", {came} times more since it was last logged" if came else ""
         if is_ours(error):
@@ -63,14 +68,15 @@ class Patience:
             self._log.warning("%s waits, and is tried again until it works: %s%s", self._what, reason_of(error), more)
         return delay_s
 
-    def worked(self) -> None:
-        """It worked: the next failure waits shortly again."""
+    def worked(self) -> bool:
+        """It worked: the next failure waits shortly again. Whether it did not until now."""
         if not self._failures:
-            return
+            return False
         if self._loud:
             self._log.info("%s works again after %d failed tries", self._what, self._failures)
         self._failures, self._loud = 0, False
         self.trouble.end()
+        return True
 
 
 def reason_of(error: BaseException) -> str:
@@ -95,6 +101,13 @@ def kind_of(error: BaseException) -> str:
 def is_mistake(error: BaseException) -> bool:
     """Whether ``error``, at the start of a process, is for the operator to put right: waiting does not help."""
     return isinstance(error, _MISTAKES) or is_ours(error)
+
+
+def has_answered(error: BaseException) -> bool:
+    """Whether a server said what ``error`` says, or a file is there and busy: not merely that nobody answered."""
+    if any(not state.startswith("08") for state in sqlstates(error)):
+        return True
+    return any(code in _THERE for code in sqlite_codes(error))
 
 
 def is_ours(error: BaseException) -> bool:
