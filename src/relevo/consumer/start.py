@@ -136,6 +136,7 @@ def _ask(source: Transactions, sql: str) -> Rows:
     unit = source.unit()
     try:
         unit.begin()
+        unit.prove()
         rows: Rows = unit.execute(sql, {})
         return rows
     finally:
@@ -147,6 +148,7 @@ async def _ask_async(source: Transactions, sql: str) -> Rows:
     unit = source.unit()
     try:
         await unit.begin()
+        await unit.prove()
         rows: Rows = await unit.execute(sql, {})
         return rows
     finally:

@@ -38,11 +38,11 @@ class BrokenInHandlerError(RelevoError):
     """The connection of the transaction was lost while the handler ran, and the handler went on."""
 
 
+@dataclass(frozen=True, slots=True)
 class Call:
-    """The step at which the handler runs."""
+    """The step at which the handler runs. ``xid``: PostgreSQL's name of the transaction its inbox row is written in."""
 
-
-CALL = Call()
+    xid: str | None = None
 
 
 class Pipelined:

@@ -45,11 +45,11 @@ class ConnectionHandle(CallerHandle):
 
     def commits_by_itself(self) -> bool:
         connection = self.connection()
-        if not _driver_commits(connection):
+        if not driver_commits(connection):
             return False
         # Applications may emit BEGIN themselves, in SQLAlchemy's "begin" event; a first statement lets them.
         connection.execute(_text("select 1"))
-        return _driver_commits(connection)
+        return driver_commits(connection)
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         result = self.connection().execute(_text(sql), adapt(self.dialect, params))
@@ -174,7 +174,7 @@ def _dialect(name: str) -> Dialect:
         raise ConfigError(f"the outbox lives in PostgreSQL or SQLite, and this engine is for {name!r}") from None
 
 
-def _driver_commits(connection: Connection) -> bool:
+def driver_commits(connection: Connection) -> bool:
     """Whether the driver below would commit a statement by itself just now."""
     from relevo.storage.handles import handle_for
 

@@ -10,7 +10,14 @@ from relevo.clients import dialect_of
 from relevo.errors import ConfigError, MissingExtraError
 from relevo.settings import DatabaseSettings
 from relevo.storage.transactions import kinds
-from relevo.storage.transactions.base import AbortedTransactionError, AsyncUnit, PipelineError, Transactions, Unit
+from relevo.storage.transactions.base import (
+    AbortedTransactionError,
+    AsyncUnit,
+    PipelineError,
+    StateError,
+    Transactions,
+    Unit,
+)
 from relevo.storage.transactions.kinds import Kind
 from relevo.storage.transactions.lending import Lender, made, own, pooled
 
@@ -19,6 +26,7 @@ __all__ = [
     "AsyncUnit",
     "Kind",
     "PipelineError",
+    "StateError",
     "Transactions",
     "Unit",
     "default_kind",
@@ -75,6 +83,11 @@ def source_of(given: object) -> str | None:
         found = _SOURCES.get((base.__module__.partition(".")[0], base.__qualname__))
         if found is not None:
             return found
+    if hasattr(given, "session_factory"):
+        raise ConfigError(
+            f"Consumer(tx={type(given).__name__}) would hand every handler of a thread the same session. Pass its "
+            "session_factory (the sessionmaker) instead"
+        )
     if callable(given):
         return "factory"
     raise ConfigError(

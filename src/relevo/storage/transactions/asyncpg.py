@@ -1,18 +1,32 @@
-"""Handlers' transactions on asyncpg. Its connections have no ``commit``; a nested ``transaction()`` is a savepoint."""
+"""Handlers' transactions on asyncpg. Its connections have no ``commit``.
+
+The transaction is begun by asyncpg's own object, so that ``transaction()`` in a handler is a savepoint.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from relevo.errors import MissingExtraError
+from relevo.clients.sqlstate import sqlstates
+from relevo.errors import ConfigError, MissingExtraError, MisuseError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.settings import DatabaseSettings
 from relevo.storage.handles import CallerHandle, handle_for
-from relevo.storage.transactions.base import AbortedTransactionError
+from relevo.storage.handles.asyncpg import AsyncpgHandle
+from relevo.storage.transactions.base import (
+    DIVISION_BY_ZERO,
+    IN_FAILED_TRANSACTION,
+    MISUSE,
+    OPEN,
+    AbortedTransactionError,
+    committing,
+    wrong_kind,
+)
 from relevo.storage.transactions.lending import Lender, own, resolved
 from relevo.storage.transactions.status import still_open
+from relevo.storage.transactions.watching import AsyncpgWatch, Watch
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -29,7 +43,7 @@ class AsyncpgTransactions:
         self._lender = lender
 
     def unit(self, *, many: bool = False) -> AsyncpgUnit:
-        return AsyncpgUnit(self._lender)
+        return AsyncpgUnit(self._lender, many)
 
     async def aclose(self) -> None:
         for pending in self._lender.close():
@@ -52,52 +66,92 @@ def opened(settings: DatabaseSettings) -> AsyncpgTransactions:
 
 
 class AsyncpgUnit:
-    misused = False
-
-    def __init__(self, lender: Lender) -> None:
+    def __init__(self, lender: Lender, many: bool = False) -> None:
         self._lender = lender
+        self._watch = Watch(many=many)
+        self._on: AsyncpgWatch | None = None
         self._connection: Connection[Any] | None = None
         self._handle: CallerHandle | None = None
 
     async def begin(self) -> None:
-        self._connection = await resolved(self._lender.acquire())
-        self._handle = handle_for(self._connection)
-        await self._connection.execute("begin")
+        connection = await resolved(self._lender.acquire())
+        handle = handle_for(connection)
+        if not isinstance(handle, AsyncpgHandle):
+            raise wrong_kind(connection, "asyncpg Connection")
+        self._connection, self._handle = connection, handle
+        if connection.is_in_transaction():
+            raise ConfigError(OPEN)
+        await connection.transaction().start()
+
+    async def prove(self) -> None:
+        """The handler gets the very connection."""
 
     async def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         assert self._handle is not None
         return await self._handle.aexecute(sql, params)
 
     async def enter(self) -> object:
+        if self._on is None:
+            self._on = AsyncpgWatch(self._connection, self._watch)
+            self._on.put_on()
         return self._connection
 
     async def leave(self) -> None:
+        self._lift()
+        self._watch.check()
         still_open(self._connection)
+
+    def _lift(self) -> None:
+        on, self._on = self._on, None
+        if on is not None:
+            on.lift()
 
     async def pipeline(self) -> None:
         """asyncpg has none."""
 
     async def sync(self) -> None: ...
 
-    async def commit(self) -> None:
+    async def commit(self, xid: str | None = None) -> None:
         assert self._connection is not None
-        if await self._connection.execute("commit") == "ROLLBACK":  # the tag is the only sign of an aborted transaction
+        self._ended()
+        try:
+            tag = await self._connection.execute(committing(xid))
+        except Exception as error:
+            codes = list(sqlstates(error))
+            if DIVISION_BY_ZERO in codes:
+                raise MisuseError(MISUSE) from error
+            if IN_FAILED_TRANSACTION in codes:
+                raise AbortedTransactionError from error
+            raise
+        if tag == "ROLLBACK":  # the tag is the only sign of an aborted transaction
             raise AbortedTransactionError
 
     async def rollback(self) -> None:
+        self._lift()
         connection = self._connection
         if connection is not None and not connection.is_closed():
             try:
+                self._ended()
                 if connection.is_in_transaction():
                     await connection.execute("rollback")
             except Exception:  # noqa: BLE001 - the connection is thrown away, and the server rolls back
                 connection.terminate()
 
+    def _ended(self) -> None:
+        """The driver's transaction object would hide the server's answer, so it is not asked to commit or roll back."""
+        raw: Any = getattr(self._connection, "_con", self._connection)
+        raw._top_xact = None
+
     async def close(self) -> None:
+        self._lift()
         connection, self._connection, self._handle = self._connection, None, None
         if connection is not None:
-            await resolved(self._lender.release(connection, connection.is_closed()))
+            await resolved(self._lender.release(connection, connection.is_closed() or self._watch.lasts))
 
     @property
     def broken(self) -> bool:
         return self._connection is not None and self._connection.is_closed()
+
+    @property
+    def misused(self) -> bool:
+        return self._watch.ended

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
-from relevo.errors import MisuseError, RelevoError
+from relevo.errors import ConfigError, MisuseError, RelevoError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 
@@ -16,13 +16,54 @@ MISUSE = (
     "conn.transaction())"
 )
 
-GUARDED = ("commit", "rollback", "close")
-"""Methods that must not be called while a handler runs."""
+
+AUTOCOMMIT = (
+    "Consumer(tx=…) gives a connection in autocommit mode: each statement of a handler would be committed by itself, "
+    "whether or not the handler succeeds. Give it an engine or pool whose connections do not commit by themselves "
+    '(without isolation_level="AUTOCOMMIT")'
+)
+OPEN = (
+    "Consumer(tx=…) gives a connection on which a transaction is open already: the inbox row and the handler's work "
+    "would end with it. Give out connections that nothing else uses"
+)
+
+
+def wrong_kind(given: object, wanted: str) -> ConfigError:
+    """For what ``tx=`` gave in place of a connection of the kind the handlers ask for."""
+    kind = type(given)
+    return ConfigError(
+        f"Consumer(tx=…) gives a {kind.__module__}.{kind.__qualname__}, and its handlers want a {wanted}: make it give "
+        "connections of that kind only"
+    )
+
+
+def committing(xid: str | None) -> str:
+    """``COMMIT``, preceded by the proof that it is the transaction ``xid`` that is committed: a division by zero if it
+    is not, and the COMMIT behind it is not executed. One text and one round trip."""
+    if xid is None:
+        return "commit"
+    low = int(xid) % 2**32
+    return (
+        "select 1 / (case when cast(cast(pg_current_xact_id_if_assigned() as text) as bigint) % 4294967296 = "
+        f"{low} then 1 else 0 end); commit"
+    )
+
+
+DIVISION_BY_ZERO = "22012"
+IN_FAILED_TRANSACTION = "25P02"
 
 
 class AbortedTransactionError(RelevoError):
     """The handler caught a database error, and the database had aborted the transaction by then: nothing of it could be
     committed. Put a savepoint (begin_nested(), conn.transaction()) around what may fail."""
+
+
+class StateError(RelevoError):
+    """The handler sets state of its transaction (SET LOCAL, SET ROLE, set_config), which would hold for the handlers
+    that share the transaction. It runs again in a transaction of its own, and so do its messages from now on."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
 
 
 class PipelineError(RelevoError):
@@ -39,7 +80,10 @@ class Unit(Protocol):
     """
 
     def begin(self) -> None:
-        """Take a connection and begin."""
+        """Take a connection and begin. Raises ``ConfigError`` for one on which statements commit by themselves."""
+
+    def prove(self) -> None:
+        """Raise ``ConfigError`` where what the handler would get does not lead to this connection."""
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         """One of Relevo's own statements, ``:name`` style, in this transaction."""
@@ -57,7 +101,9 @@ class Unit(Protocol):
     def sync(self) -> None:
         """Wait for all of them. Raises the error of any; and ``PipelineError`` as ``Transactions.pipelines`` says."""
 
-    def commit(self) -> None: ...
+    def commit(self, xid: str | None = None) -> None:
+        """``xid``: PostgreSQL's name of the transaction the inbox row was written in, where it is known. Raises
+        ``MisuseError`` if this is another one by now."""
 
     def rollback(self) -> None: ...
 
@@ -77,12 +123,13 @@ class AsyncUnit(Protocol):
     """As ``Unit``, awaited, on the event loop."""
 
     async def begin(self) -> None: ...
+    async def prove(self) -> None: ...
     async def execute(self, sql: str, params: Mapping[str, Any]) -> Rows: ...
     async def enter(self) -> object: ...
     async def leave(self) -> None: ...
     async def pipeline(self) -> None: ...
     async def sync(self) -> None: ...
-    async def commit(self) -> None: ...
+    async def commit(self, xid: str | None = None) -> None: ...
     async def rollback(self) -> None: ...
     async def close(self) -> None: ...
     @property
@@ -123,6 +170,9 @@ class InThread:
     async def begin(self) -> None:
         await finished(asyncio.to_thread(self._unit.begin))
 
+    async def prove(self) -> None:
+        self._unit.prove()
+
     async def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         return self._unit.execute(sql, params)
 
@@ -138,7 +188,7 @@ class InThread:
     async def sync(self) -> None:
         self._unit.sync()
 
-    async def commit(self) -> None:
+    async def commit(self, xid: str | None = None) -> None:
         await finished(asyncio.to_thread(self._unit.commit))
 
     async def rollback(self) -> None:

@@ -7,25 +7,22 @@ seams between its pipeline and its cursors, which are not public; a test says wh
 A handler must not notice. Fetching waits by itself, and so does the end of a ``conn.transaction()`` block. What would
 answer wrongly, as if the statement had done nothing, is watched: ``rowcount`` and its like before the result is there.
 A plain cursor then waits for it; an asynchronous one cannot inside an attribute, so the run ends with ``PipelineError``
-and is repeated without a pipeline. A COMMIT or ROLLBACK written as SQL would otherwise be noticed too late to tell
-whose it was, so it is refused before it is sent.
+and is repeated without a pipeline.
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
-from relevo.errors import MisuseError
-from relevo.storage.transactions.base import MISUSE, PipelineError
+from relevo.storage.transactions.base import PipelineError
+from relevo.storage.transactions.statements import ends_transaction
+
+__all__ = ["HELD_MAX", "check", "ends_transaction", "let_go", "pipeline_on", "unwatch", "watch"]
 
 HELD_MAX = 16
 """Statements that go out together."""
 _UNREADY = "relevo_unready"
-_ENDS = re.compile(
-    r"\s*(commit|end|abort|rollback(?!\s+(work\s+|transaction\s+)?to\b)|begin|start\s|prepare\s+tr)", re.I
-)
 _NOT_READY = (
     "the result of this statement is not there yet: Relevo sent it in a pipeline. Fetch first, or declare the consumer "
     "with pipeline=False; this run is repeated without one"
@@ -59,12 +56,6 @@ def check(connection: Any) -> None:
     """Raise ``PipelineError`` if somebody was refused a result, even where the handler swallowed that."""
     if vars(connection).pop(_UNREADY, False):
         raise PipelineError(_NOT_READY)
-
-
-@lru_cache(maxsize=1024)
-def ends_transaction(query: str | bytes) -> bool:
-    """Whether it is a statement that begins, commits or rolls back a transaction, and no savepoint."""
-    return _ENDS.match(query if isinstance(query, str) else query.decode("utf-8", "replace")) is not None
 
 
 def _async_of(connection: Any) -> bool:
@@ -115,8 +106,6 @@ def _watched(base: Any) -> Any:
         relevo_base = base
 
         def _execute_gen(self, query: Any, *arguments: Any, **options: Any) -> Any:
-            if isinstance(query, (str, bytes)) and ends_transaction(query):
-                raise MisuseError(MISUSE)
             work = super()._execute_gen(query, *arguments, **options)
             hold = getattr(self._conn._pipeline, "relevo_hold", None)
             return work if hold is None else hold(work)

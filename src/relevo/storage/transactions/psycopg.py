@@ -1,27 +1,27 @@
 """Handlers' transactions on psycopg 3: ``Connection`` and ``AsyncConnection``.
 
-While the handler runs, ``commit``, ``rollback`` and ``close`` of its connection raise; ``conn.transaction()`` makes a
-savepoint and is allowed. Several handlers in one transaction may share a pipeline (``pipelining``).
+While the handler runs, ``commit``, ``rollback`` and ``close`` of its connection raise, and so does every statement that
+would end the transaction (``watching``); ``conn.transaction()`` makes a savepoint and is allowed. Several handlers in
+one transaction may share a pipeline (``pipelining``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from relevo.errors import MissingExtraError
+from relevo.clients.sqlstate import sqlstates
+from relevo.errors import ConfigError, MissingExtraError, MisuseError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.settings import DatabaseSettings
 from relevo.storage.handles import CallerHandle, handle_for
 from relevo.storage.transactions import pipelining
-from relevo.storage.transactions.base import GUARDED, arefuse, refuse
+from relevo.storage.transactions.base import DIVISION_BY_ZERO, MISUSE, OPEN, committing, wrong_kind
 from relevo.storage.transactions.lending import Lender, own, resolved
 from relevo.storage.transactions.status import still_open
-
-if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Connection
+from relevo.storage.transactions.watching import PsycopgWatch, Watch
 
 
 class PsycopgTransactions:
@@ -67,54 +67,102 @@ def opened(settings: DatabaseSettings, *, is_async: bool) -> PsycopgTransactions
     return PsycopgTransactions(own(lambda: kind(conninfo, **options)), is_async=is_async, pooler=pooler)
 
 
-class PsycopgUnit:
-    misused = False
+class _Watched:
+    """What the blocking and the asynchronous unit share."""
 
     def __init__(self, lender: Lender, many: bool = False) -> None:
         self._lender = lender
         self._many = many
-        self._guarded = False
-        self._connection: Connection[Any] | None = None
+        self._watch = Watch(many=many)
+        self._on: PsycopgWatch | None = None
+        self._connection: Any = None
         self._pipeline: Any = None
         self._handle: CallerHandle | None = None
 
-    def begin(self) -> None:
-        connection = self._connection = self._lender.acquire()
+    @property
+    def misused(self) -> bool:
+        return self._watch.ended
+
+    @property
+    def broken(self) -> bool:
+        return self._connection is not None and bool(self._connection.closed)
+
+    def _took(self, connection: Any, kind: Any) -> None:
+        """Raises ``ConfigError`` for what is no connection of this ``kind``, or in use."""
+        if not isinstance(connection, kind):
+            raise wrong_kind(connection, f"psycopg {kind.__name__}")
+        self._connection = connection
         self._handle = handle_for(connection)
+        if connection.info.transaction_status:  # not idle
+            raise ConfigError(OPEN)
+
+    def _enter(self) -> object:
+        if self._on is None:
+            self._on = PsycopgWatch(self._connection, self._watch)
+            self._on.put_on()
+            if self._many:
+                pipelining.watch(self._connection)
+        return self._connection
+
+    def _leave(self) -> None:
+        if not self._many:
+            self._lift()
+        self._watch.check()
+        if self._connection._num_transactions:  # a conn.transaction() block that was entered and never left
+            self._watch.lasts = True
+            raise MisuseError(MISUSE)
+        if self._pipeline is None:
+            still_open(self._connection)
+
+    def _lift(self) -> None:
+        if self._on is not None:
+            pipelining.unwatch(self._connection)
+            self._on.lift()
+            self._on = None
+
+    def _synced(self) -> None:
+        pipelining.check(self._connection)
+        self._watch.check()
+        still_open(self._connection)
+
+    def _took_back(self) -> tuple[Any, bool]:
+        """The connection to be given back, and whether nobody may use it again: what a handler set for the session
+        would hold for other messages."""
+        self._lift()
+        connection, self._connection, self._handle = self._connection, None, None
+        return connection, connection is not None and (bool(connection.closed) or self._watch.lasts)
+
+
+class PsycopgUnit(_Watched):
+    def begin(self) -> None:
+        from psycopg import Connection
+
+        connection = self._lender.acquire()
+        self._took(connection, Connection)
         if connection.autocommit:
             connection.execute("begin")
+
+    def prove(self) -> None:
+        """The handler gets the very connection."""
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         assert self._handle is not None
         return self._handle.execute(sql, params)
 
     def enter(self) -> object:
-        if not self._guarded:
-            _guard(self._connection, refuse, self._many)
-            self._guarded = True
-        return self._connection
+        return self._enter()
 
     def leave(self) -> None:
-        if not self._many:
-            self._unguard()
-        if self._pipeline is None:
-            still_open(self._connection)
-
-    def _unguard(self) -> None:
-        if self._guarded:
-            self._guarded = False
-            _unguard(self._connection)
+        self._leave()
 
     def pipeline(self) -> None:
-        assert self._connection is not None
         self._pipeline = pipelining.pipeline_on(self._connection)
         self._pipeline.__enter__()
 
     def sync(self) -> None:
-        self._unguard()
+        self._lift()
         self._leave_pipeline()
-        pipelining.check(self._connection)
-        still_open(self._connection)
+        self._synced()
 
     def _leave_pipeline(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
@@ -124,13 +172,13 @@ class PsycopgUnit:
             finally:
                 pipelining.let_go(self._connection)
 
-    def commit(self) -> None:
-        assert self._connection is not None
-        self._unguard()
-        self._connection.commit()
+    def commit(self, xid: str | None = None) -> None:
+        self._lift()
+        with _proved():
+            _plain_cursor(self._connection).execute(committing(xid).encode(), prepare=False)
 
     def rollback(self) -> None:
-        self._unguard()
+        self._lift()
         if self._connection is not None and not self._connection.closed:
             with suppress(Exception):  # what failed in a pipeline is told again when it ends
                 self._leave_pipeline()
@@ -140,64 +188,41 @@ class PsycopgUnit:
                 self._connection.close()
 
     def close(self) -> None:
-        self._unguard()
-        connection, self._connection, self._handle = self._connection, None, None
+        connection, unusable = self._took_back()
         if connection is not None:
-            self._lender.release(connection, bool(connection.closed))
-
-    @property
-    def broken(self) -> bool:
-        return self._connection is not None and bool(self._connection.closed)
+            self._lender.release(connection, unusable)
 
 
-class AsyncPsycopgUnit:
-    misused = False
-
-    def __init__(self, lender: Lender, many: bool = False) -> None:
-        self._lender = lender
-        self._many = many
-        self._guarded = False
-        self._connection: AsyncConnection[Any] | None = None
-        self._pipeline: Any = None
-        self._handle: CallerHandle | None = None
-
+class AsyncPsycopgUnit(_Watched):
     async def begin(self) -> None:
-        connection = self._connection = await resolved(self._lender.acquire())
-        self._handle = handle_for(connection)
+        from psycopg import AsyncConnection
+
+        connection = await resolved(self._lender.acquire())
+        self._took(connection, AsyncConnection)
         if connection.autocommit:
             await connection.execute("begin")
+
+    async def prove(self) -> None:
+        """The handler gets the very connection."""
 
     async def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         assert self._handle is not None
         return await self._handle.aexecute(sql, params)
 
     async def enter(self) -> object:
-        if not self._guarded:
-            _guard(self._connection, arefuse, self._many)
-            self._guarded = True
-        return self._connection
+        return self._enter()
 
     async def leave(self) -> None:
-        if not self._many:
-            self._unguard()
-        if self._pipeline is None:
-            still_open(self._connection)
-
-    def _unguard(self) -> None:
-        if self._guarded:
-            self._guarded = False
-            _unguard(self._connection)
+        self._leave()
 
     async def pipeline(self) -> None:
-        assert self._connection is not None
         self._pipeline = pipelining.pipeline_on(self._connection)
         await self._pipeline.__aenter__()
 
     async def sync(self) -> None:
-        self._unguard()
+        self._lift()
         await self._leave_pipeline()
-        pipelining.check(self._connection)
-        still_open(self._connection)
+        self._synced()
 
     async def _leave_pipeline(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
@@ -207,13 +232,13 @@ class AsyncPsycopgUnit:
             finally:
                 pipelining.let_go(self._connection)
 
-    async def commit(self) -> None:
-        assert self._connection is not None
-        self._unguard()
-        await self._connection.commit()
+    async def commit(self, xid: str | None = None) -> None:
+        self._lift()
+        with _proved():
+            await _plain_cursor(self._connection).execute(committing(xid).encode(), prepare=False)
 
     async def rollback(self) -> None:
-        self._unguard()
+        self._lift()
         if self._connection is not None and not self._connection.closed:
             with suppress(Exception):  # what failed in a pipeline is told again when it ends
                 await self._leave_pipeline()
@@ -223,28 +248,23 @@ class AsyncPsycopgUnit:
                 await self._connection.close()
 
     async def close(self) -> None:
-        self._unguard()
-        connection, self._connection, self._handle = self._connection, None, None
+        connection, unusable = self._took_back()
         if connection is not None:
-            await resolved(self._lender.release(connection, bool(connection.closed)))
-
-    @property
-    def broken(self) -> bool:
-        return self._connection is not None and bool(self._connection.closed)
+            await resolved(self._lender.release(connection, unusable))
 
 
-def _guard(connection: Any, replacement: Callable[..., Any], many: bool) -> None:
-    """``many``: a COMMIT as SQL would be at the cost of other messages, so it is refused too."""
-    own = vars(connection)
-    for name in GUARDED:
-        own[name] = replacement
-    if many:
-        pipelining.watch(connection)
+def _plain_cursor(connection: Any) -> Any:
+    """Whatever cursor class the application chose."""
+    from psycopg import AsyncConnection, AsyncCursor, Cursor
+
+    return AsyncCursor(connection) if isinstance(connection, AsyncConnection) else Cursor(connection)
 
 
-def _unguard(connection: Any) -> None:
-    if connection is not None:
-        own = vars(connection)
-        for name in GUARDED:
-            own.pop(name, None)
-        pipelining.unwatch(connection)
+@contextmanager
+def _proved() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if DIVISION_BY_ZERO in sqlstates(error):
+            raise MisuseError(MISUSE) from error
+        raise

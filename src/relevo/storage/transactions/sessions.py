@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from relevo.errors import ConfigError
 from relevo.storage.handles import hooks
+from relevo.storage.handles.sqlalchemy import driver_commits
+from relevo.storage.transactions.base import AUTOCOMMIT
+from relevo.storage.transactions.pinning import pin, prove
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
 
+ENDING = ("commit", "rollback", "close", "reset", "invalidate", "begin")
+"""Methods of a session that raise while a handler runs. ``begin``: it has begun, and its end would be a commit."""
+
+
 def begin_on(connection: Connection) -> None:
     """Begin; on SQLite with the write lock taken at once, whatever the engine's events do, so that no statement fails
-    half way because somebody else wrote meanwhile."""
+    half way because somebody else wrote meanwhile. Raises ``ConfigError`` where the driver commits by itself."""
     connection.begin()
     if connection.dialect.name == "sqlite":
         driver: Any = connection.connection.driver_connection
         if not driver.in_transaction:
             connection.exec_driver_sql("begin immediate")
+        elif getattr(getattr(driver, "_conn", driver), "autocommit", False) is True:
+            raise ConfigError(AUTOCOMMIT)  # its commit() does nothing
+    if driver_commits(connection):
+        raise ConfigError(AUTOCOMMIT)
+
+
+def opened(make_session: Callable[..., Any], bind: object, connection: Connection, many: bool) -> Any:
+    """A session on ``connection`` for a handler, begun. ``bind``: the connection, or its asynchronous form."""
+    session = make_session(bind=bind, join_transaction_mode=mode(many))
+    inner: Session = getattr(session, "sync_session", session)
+    pin(inner, connection)
+    inner.begin()
+    return session
+
+
+def prove_on(make_session: Callable[..., Any], bind: object, connection: Connection) -> None:
+    """Raise ``ConfigError`` where what ``make_session`` makes would not work over ``connection`` alone."""
+    session = make_session(bind=bind)
+    prove(getattr(session, "sync_session", session), connection)
 
 
 def mode(many: bool) -> str:

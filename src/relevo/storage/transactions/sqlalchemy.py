@@ -1,9 +1,10 @@
 """Handlers' transactions on SQLAlchemy 2: ``Session``, ``Connection`` and their asynchronous forms.
 
-The handler gets a fresh session bound to Relevo's connection. While it runs, any commit of that connection raises; a
-rollback (which a failed flush does by itself) is remembered, and then the handler cannot succeed.
-Savepoints are allowed. Where several handlers share the transaction each has its own session, which does not end it;
-what listens to a session's commit is told before its flush, and after the transaction's commit.
+The handler gets a fresh session whose work goes over Relevo's connection (``pinning``). While it runs, any commit of
+that connection raises, on the driver's connection below it too (``watching``); a rollback (which a failed flush does by
+itself) is remembered, and then the handler cannot succeed. Savepoints are allowed. Where several handlers share the
+transaction each has its own session, which does not end it; what listens to a session's commit is told before its
+flush, and after the transaction's commit.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from relevo.errors import MisuseError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles.sqlalchemy import ConnectionHandle
-from relevo.storage.transactions.base import GUARDED, MISUSE, arefuse, refuse
-from relevo.storage.transactions.pipelining import ends_transaction
-from relevo.storage.transactions.sessions import begin_on, close, commit, flush, mode, undo
+from relevo.storage.transactions.base import MISUSE, arefuse, refuse
+from relevo.storage.transactions.sessions import ENDING, begin_on, close, commit, flush, opened, prove_on, undo
 from relevo.storage.transactions.status import still_open
+from relevo.storage.transactions.watching import Watch, driver_watch
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -66,56 +67,70 @@ class _Guard:
         from sqlalchemy import event
 
         self._connection = connection
-        self._many = many
-        self._rolled_back = False
         self._event = event
-        event.listen(connection, "commit", refuse)
+        self._watch = Watch(many=many, may_roll_back=True)
+        event.listen(connection, "commit", self._on_commit)
         event.listen(connection, "rollback", self._on_rollback)
-        if many:
-            event.listen(connection, "before_cursor_execute", _refuse_ends)
-        self._session: object = None
+        event.listen(connection, "before_cursor_execute", self._on_execute)
+        self._driver = driver_watch(connection.connection.driver_connection, self._watch)
+        if self._driver is not None:
+            self._driver.put_on()
+        self._session: Any = None
+        self._begun: object = None
 
-    def watch(self, session: object, replacement: Callable[..., Any]) -> None:
-        """A session that was not used yet has nothing to roll back and would say nothing: its methods refuse too."""
+    @property
+    def misused(self) -> bool:
+        """Whether the handler tried to end the transaction. (What a failed flush rolls back is its own error.)"""
+        return self._watch.ended
+
+    def watch(self, session: Any) -> None:
+        """Of a session that was not used yet no event comes: its methods refuse too."""
         self._session = session
-        for name in GUARDED:
-            setattr(session, name, replacement)
+        inner = getattr(session, "sync_session", None)
+        self._begun = (inner or session).get_transaction()
+        for name in ENDING:
+            setattr(session, name, arefuse if inner is not None and name != "begin" else refuse)
 
     def let_go(self) -> None:
         """The handler is done with its session."""
         session, self._session = self._session, None
-        for name in GUARDED if session is not None else ():
+        if session is None:
+            return
+        for name in ENDING:
             vars(session).pop(name, None)
+        if getattr(session, "sync_session", session).get_transaction() is not self._begun:
+            self._watch.ended = True
 
     def lift(self) -> None:
         self.let_go()
-        if self._event.contains(self._connection, "commit", refuse):
-            self._event.remove(self._connection, "commit", refuse)
+        if self._driver is not None:
+            self._driver.lift()
+        if self._event.contains(self._connection, "commit", self._on_commit):
+            self._event.remove(self._connection, "commit", self._on_commit)
             self._event.remove(self._connection, "rollback", self._on_rollback)
-            if self._many:
-                self._event.remove(self._connection, "before_cursor_execute", _refuse_ends)
+            self._event.remove(self._connection, "before_cursor_execute", self._on_execute)
 
     def check(self) -> None:
         """Raise unless the transaction is the one that began, and can be committed."""
         self.let_go()
-        if self._rolled_back or self._connection.closed:
+        if self._connection.closed:
             raise MisuseError(MISUSE)
+        self._watch.check()
         if still_open(self._connection.connection.driver_connection) is None:
             self._connection.exec_driver_sql("select 1")  # an aborted transaction raises here, and not at the commit
 
-    def _on_rollback(self, _: Connection) -> None:
-        self._rolled_back = True
-
-
-def _refuse_ends(connection: object, cursor: object, statement: str, *_: object) -> None:
-    """A COMMIT as SQL would be at the cost of the other messages."""
-    if ends_transaction(statement):
+    def _on_commit(self, _: Connection) -> None:
+        self._watch.ended = True
         raise MisuseError(MISUSE)
+
+    def _on_rollback(self, _: Connection) -> None:
+        self._watch.rolled_back = True
+
+    def _on_execute(self, connection: object, cursor: object, statement: str, *_: object) -> None:
+        self._watch.look(statement)
 
 
 class SqlalchemyUnit:
-    misused = False
-
     def __init__(self, engine: Engine, make_session: MakeSession | None, many: bool = False) -> None:
         self._engine = engine
         self._make_session = make_session
@@ -128,6 +143,11 @@ class SqlalchemyUnit:
         self._connection = self._engine.connect()
         begin_on(self._connection)
 
+    def prove(self) -> None:
+        if self._make_session is not None:
+            assert self._connection is not None
+            prove_on(self._make_session, self._connection, self._connection)
+
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         assert self._connection is not None
         return ConnectionHandle(self._connection).execute(sql, params)
@@ -137,23 +157,22 @@ class SqlalchemyUnit:
         self._guard = self._guard or _Guard(self._connection, self._many)
         if self._make_session is None:
             return self._connection
-        session = self._make_session(bind=self._connection, join_transaction_mode=mode(self._many))
+        session = opened(self._make_session, self._connection, self._connection, self._many)
         self._sessions.append(session)
-        self._guard.watch(session, refuse)
+        self._guard.watch(session)
         return session
 
     def leave(self) -> None:
+        assert self._connection is not None
         assert self._guard is not None
-        if self._sessions:
-            flush(self._sessions[-1], self._many)
-        self._guard.check()
+        leave(self._connection, self._sessions[-1] if self._sessions else None, self._guard, self._many)
 
     def pipeline(self) -> None:
         """Not here, see ``pipelines``."""
 
     def sync(self) -> None: ...
 
-    def commit(self) -> None:
+    def commit(self, xid: str | None = None) -> None:
         assert self._connection is not None
         if self._guard is not None:
             self._guard.lift()
@@ -176,10 +195,12 @@ class SqlalchemyUnit:
     def broken(self) -> bool:
         return self._connection is not None and self._connection.invalidated
 
+    @property
+    def misused(self) -> bool:
+        return self._guard is not None and self._guard.misused
+
 
 class AsyncSqlalchemyUnit:
-    misused = False
-
     def __init__(self, engine: AsyncEngine, make_session: MakeSession | None, many: bool = False) -> None:
         self._engine = engine
         self._make_session = make_session
@@ -192,6 +213,12 @@ class AsyncSqlalchemyUnit:
         self._connection = await self._engine.connect()
         await self._connection.run_sync(begin_on)
 
+    async def prove(self) -> None:
+        if self._make_session is not None:
+            assert self._connection is not None
+            assert self._connection.sync_connection is not None
+            prove_on(self._make_session, self._connection, self._connection.sync_connection)
+
     async def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         assert self._connection is not None
         return await self._connection.run_sync(lambda connection: ConnectionHandle(connection).execute(sql, params))
@@ -202,9 +229,9 @@ class AsyncSqlalchemyUnit:
         self._guard = self._guard or _Guard(self._connection.sync_connection, self._many)
         if self._make_session is None:
             return self._connection
-        session = self._make_session(bind=self._connection, join_transaction_mode=mode(self._many))
+        session = opened(self._make_session, self._connection, self._connection.sync_connection, self._many)
         self._sessions.append(session)
-        self._guard.watch(session, arefuse)
+        self._guard.watch(session)
         return session
 
     async def leave(self) -> None:
@@ -220,7 +247,7 @@ class AsyncSqlalchemyUnit:
 
     async def sync(self) -> None: ...
 
-    async def commit(self) -> None:
+    async def commit(self, xid: str | None = None) -> None:
         assert self._connection is not None
         if self._guard is not None:
             self._guard.lift()
@@ -245,8 +272,16 @@ class AsyncSqlalchemyUnit:
     def broken(self) -> bool:
         return self._connection is not None and not self._connection.closed and self._connection.invalidated
 
+    @property
+    def misused(self) -> bool:
+        return self._guard is not None and self._guard.misused
+
 
 def leave(_: Connection, session: Session | None, guard: _Guard, many: bool) -> None:
+    """The handler has returned: what is pending goes out, and the transaction must be the one that began."""
+    guard.let_go()
+    if guard.misused:
+        raise MisuseError(MISUSE)
     if session is not None:
         flush(session, many)
     guard.check()

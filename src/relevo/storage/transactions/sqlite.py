@@ -10,13 +10,15 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
-from relevo.errors import MisuseError
+from relevo.errors import ConfigError, MisuseError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles import CallerHandle, handle_for
-from relevo.storage.transactions.base import MISUSE, InThread
+from relevo.storage.handles.sqlite import SqliteHandle
+from relevo.storage.transactions.base import MISUSE, OPEN, InThread, wrong_kind
 from relevo.storage.transactions.lending import Lender
 from relevo.storage.transactions.status import still_open
+from relevo.storage.transactions.watching import SqliteWatch, Watch
 
 
 class SqliteTransactions:
@@ -42,12 +44,21 @@ class SqliteUnit:
         self._lender = lender
         self._connection: sqlite3.Connection | None = None
         self._handle: CallerHandle | None = None
-        self.misused = False
+        self._watch = Watch(many=False)
+        self._on: SqliteWatch | None = None
 
     def begin(self) -> None:
-        self._connection = self._lender.acquire()
-        self._handle = handle_for(self._connection)
-        self._connection.execute("begin immediate")
+        connection = self._lender.acquire()
+        handle = handle_for(connection)
+        if not isinstance(handle, SqliteHandle):
+            raise wrong_kind(connection, "sqlite3.Connection")
+        self._connection, self._handle = connection, handle
+        if connection.in_transaction:
+            raise ConfigError(OPEN)
+        connection.execute("begin immediate")
+
+    def prove(self) -> None:
+        """The handler gets the very connection."""
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
         assert self._handle is not None
@@ -55,32 +66,38 @@ class SqliteUnit:
 
     def enter(self) -> object:
         assert self._connection is not None
-        self._connection.set_authorizer(self._authorize)
+        self._on = SqliteWatch(self._connection, self._watch)
+        self._on.put_on()
         return self._connection
 
     def leave(self) -> None:
-        assert self._connection is not None
-        try:
-            self._connection.set_authorizer(None)
-        except sqlite3.ProgrammingError as error:  # closed
-            raise MisuseError(MISUSE) from error
-        if self.misused:
+        self._lift()
+        if self._watch.ended:
             raise MisuseError(MISUSE)
         still_open(self._connection)
+
+    def _lift(self) -> None:
+        on, self._on = self._on, None
+        if on is not None:
+            on.lift()
+
+    @property
+    def misused(self) -> bool:
+        return self._watch.ended
 
     def pipeline(self) -> None:
         """A library call has no round trip to save."""
 
     def sync(self) -> None: ...
 
-    def commit(self) -> None:
+    def commit(self, xid: str | None = None) -> None:
         assert self._connection is not None
         self._connection.execute("commit")
 
     def rollback(self) -> None:
         if self._connection is not None:
             try:
-                self._connection.set_authorizer(None)
+                self._lift()
                 if self._connection.in_transaction:
                     self._connection.execute("rollback")
             except sqlite3.Error:
@@ -94,12 +111,6 @@ class SqliteUnit:
     @property
     def broken(self) -> bool:
         return False  # a file has no connection to lose: its outages have codes of their own
-
-    def _authorize(self, action: int, *_: object) -> int:
-        if action == sqlite3.SQLITE_TRANSACTION:
-            self.misused = True
-            return sqlite3.SQLITE_DENY
-        return sqlite3.SQLITE_OK
 
 
 def _closed(connection: sqlite3.Connection) -> bool:
