@@ -19,13 +19,14 @@ from relevo.consumer.shared import Shared
 from relevo.consumer.sizing import Costs, Size
 from relevo.consumer.together import Part, Trace, together
 from relevo.consumer.work import Progress
+from relevo.errors import MisuseError
 from relevo.outcome import Ambiguous, Conflict, HandleOutcome, RejectAsked, Unavailable
 from relevo.ports.broker import Subscription
 from relevo.runtime.calls import Raised
 from relevo.runtime.classify import classify
 from relevo.settings import ConsumerSettings
 from relevo.storage import inboxing
-from relevo.storage.transactions import PipelineError, Transactions
+from relevo.storage.transactions import PipelineError, StateError, Transactions
 
 AT_ONCE = 3
 """Batches under way at once: one waits for the database while another one's handlers run. More would be smaller."""
@@ -73,6 +74,8 @@ class Batches:
         self._groups: dict[Handler, Group | None] = {}
         self._known: dict[tuple[Transactions, Handler | None, bool], Group] = {}
         self._pipelines = Pipelines()
+        self._apart: set[Handler] = set()
+        """Handlers that set state of their transaction."""
 
     def of(self, item: Item) -> Group | None:
         """The group of a message; ``None`` for one that runs by itself."""
@@ -80,7 +83,7 @@ class Batches:
         if handler is None or item.single or item.attempts or item.suspect or item.most < 2 or self._size.largest < 2:
             return None
         shared = self._shared
-        if self._size.resting:
+        if self._size.resting or handler in self._apart:
             return None
         if item.revoked or shared.interrupt.stopping or item.delivery.malformed is not None:
             return None
@@ -141,7 +144,7 @@ class Batches:
             *(shared.name, parts, self._costs, trace), pipelined=group.pipelined, stopping=lambda: interrupt.stopping
         )
         async with shared.gate.beside_others():
-            done = await shared.runs.drive(group.transactions, steps, None, progress, many=True)
+            done = await shared.runs.drive(group.transactions, steps, None, progress, many=group.handler is None)
         if isinstance(done, Raised):
             return await self._failed(parts, group, progress, trace, done.error)
         shared.commits += 1
@@ -157,9 +160,12 @@ class Batches:
         """What of the batch is done nevertheless. The rest is told how it may run now."""
         shared, items = self._shared, [part.item for part in parts]
         log.debug("consumer %s: a batch of %d is rolled back (%s)", shared.name, len(parts), type(error).__name__)
+        if self._sets_state(parts, progress, error):
+            return ()
         self._size.failed(len(parts))
-        if trace.xid is not None and progress.stage == "handler" and not progress.broken:
-            await self._undo(parts, progress, trace.xid)
+        ended = progress.stage == "handler" or isinstance(error, MisuseError)
+        if trace.xid is not None and ended and not progress.broken:
+            await self._undo(parts, progress, trace.xid, group.pipelined)
         if group.pipelined:
             self._blame_pipeline(parts, progress, error)
         outcome: HandleOutcome | None = classify(error, progress.stage, broken=progress.broken)
@@ -191,16 +197,37 @@ class Batches:
         for item in items:
             item.most = len(items) // 2
 
-    async def _undo(self, parts: Sequence[Part], progress: Progress, xid: str) -> None:
-        """If a handler ended the transaction with SQL of its own, the inbox rows of those that had not run are
-        committed: they are taken back before these run. (What the handlers before it did is committed with theirs.)"""
-        running = progress.job
-        after = [part.id for part in parts]
-        for count, part in enumerate(parts):
-            if running is not None and part.event is running.event:
-                after = [each.id for each in parts[count + 1 :]]
-        if after:
-            await self._shared.database.run(lambda: inboxing.take_back(self._shared.name, after, xid=xid))
+    async def _undo(self, parts: Sequence[Part], progress: Progress, xid: str, pipelined: bool) -> None:
+        """If a handler ended the transaction despite all, the inbox rows of the others were committed by it. Those of
+        messages whose handler had not returned are taken back before these run again; where it is not known which
+        handler it was, all of them are."""
+        running = progress.job if progress.calling and not pipelined else None
+        first = next((count for count, part in enumerate(parts) if running and part.event is running.event), 0)
+        ids = [part.id for part in parts[first:]]
+        if await self._shared.database.run(lambda: inboxing.take_back(self._shared.name, ids, xid=xid)):
+            log.error(
+                "consumer %s: a handler committed the transaction of its batch; messages behind it run again%s",
+                self._shared.name,
+                ""
+                if running
+                else ", and as it is not known which handler it was, so do those whose effects it committed",
+            )
+
+    def _sets_state(self, parts: Sequence[Part], progress: Progress, error: BaseException) -> bool:
+        """Whether the batch ended because a handler set state of its transaction. It runs by itself from now on."""
+        causes: BaseException | None = error
+        while causes is not None and not isinstance(causes, StateError):
+            causes = causes.__cause__ or causes.__context__
+        if causes is None or progress.job is None:
+            return False
+        event = progress.job.event
+        for handler in {part.item.handler for part in parts if part.event is event and part.item.handler is not None}:
+            log.info(
+                "consumer %s: %s sets state of its transaction: it runs by itself", self._shared.name, handler.name
+            )
+            self._apart.add(handler)
+            self._alone([part.item for part in parts if part.item.handler is handler])
+        return True
 
     def _blame_pipeline(self, parts: Sequence[Part], progress: Progress, error: BaseException) -> None:
         """What a pipeline cannot do is known from its error, and whose it was, unless the handler swallowed it. Other

@@ -35,7 +35,7 @@ from relevo.ports.broker import Broker, Subscription
 from relevo.ports.database import Database
 from relevo.runtime.trouble import Trouble
 from relevo.settings import Settings
-from relevo.storage import holding, pausing, processes
+from relevo.storage import holding, inboxing, pausing, processes
 from relevo.storage.ready import ensure_ready
 
 log = logging.getLogger("relevo.consumer")
@@ -282,12 +282,9 @@ class ConsumerEngine:
     def _shared(self) -> Shared:
         name = self.consumer.name
         runs = Runs(
-            name,
-            self._catalog(),
-            self._sources,
-            self._resources.slots,
-            self._resources.threads,
+            *(name, self._catalog(), self._sources, self._resources.slots, self._resources.threads),
             idle_timeout_s=self._settings.handler_idle_timeout_s,
+            take_back=lambda id, xid: self._database.run(lambda: inboxing.take_back(name, [id], xid=xid)),
         )
         return Shared(
             *(name, self._owner, self._routes, self.consumer.policy, runs, self._database),

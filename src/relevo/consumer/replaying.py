@@ -22,7 +22,7 @@ from relevo.consumer.runs import Result, Runs, Slots, follow
 from relevo.consumer.shared import CONFLICTS_MAX, unhandled, why
 from relevo.consumer.start import sources_of
 from relevo.consumer.threads import HandlerThreads
-from relevo.consumer.work import CALL, Done, Steps
+from relevo.consumer.work import Call, Done, Steps
 from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
 from relevo.errors import LostOwnershipError, StillRunningError
 from relevo.message import Message
@@ -53,11 +53,15 @@ def repaired(consumer: str, key: KeyId, message: Message, generation: int) -> St
         return "duplicate"
     if held and found is None:
         return "behind"
-    if generation and not (yield from inboxing.insert(consumer, message.event_id, generation=generation)):
-        return "duplicate"
+    xid = None
+    if generation:
+        xid = yield from inboxing.insert(consumer, message.event_id, generation=generation)
+        if not xid:
+            return "duplicate"
     if found is None:
-        yield from inboxing.insert(consumer, message.event_id)  # purged since, or not delivered yet: done with this
-    yield CALL
+        first = yield from inboxing.insert(consumer, message.event_id)  # purged, or not delivered yet: done with this
+        xid = first or xid
+    yield Call(xid)
     return "handled"
 
 
@@ -67,11 +71,12 @@ def again(consumer: str, claim: Claimed | None, message: Message, generation: in
     found = yield from inboxing.find(consumer, message.event_id)
     if found in ("skipped", "discarded"):
         return "duplicate"
-    if not (yield from inboxing.insert(consumer, message.event_id, generation=generation)):
+    xid = yield from inboxing.insert(consumer, message.event_id, generation=generation)
+    if not xid:
         return "duplicate"
     if found is None:
         yield from inboxing.insert(consumer, message.event_id)
-    yield CALL
+    yield Call(xid)
     if claim is not None and not (yield from replaying.still_ours(claim, lease_s)):
         raise LostOwnershipError(f"the key of {message.event_id} is not held by this replay any more")
     return "handled"
@@ -124,7 +129,10 @@ class Replayer:
             asyncio.Semaphore(self._settings.connections_max),
             asyncio.Semaphore(1),
         )
-        self._runs = Runs(consumer.name, self._catalog, self._sources, slots, self._threads)
+        self._runs = Runs(
+            *(consumer.name, self._catalog, self._sources, slots, self._threads),
+            take_back=lambda id, xid: database.run(inboxing.take_back(consumer.name, [id], xid=xid)),
+        )
 
     def wants(self, type_name: str) -> bool:
         """Whether a message of this type would run a handler in this mode."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,10 @@ class Runs:
         threads: HandlerThreads,
         *,
         idle_timeout_s: float = 0.0,
+        take_back: Callable[[str, str], Awaitable[object]] | None = None,
     ) -> None:
+        """``take_back``: removes the inbox row of a message's id if the transaction with this xid committed it."""
+        self._take_back = take_back
         self._idle_ms = int(idle_timeout_s * 1000)
         self._consumer = consumer
         self._catalog = catalog
@@ -100,6 +103,8 @@ class Runs:
         job = Job(cause, None, handler.function, given, handler.wants_tx, self._consumer)
         progress = Progress()
         done = await self.drive(self._transactions[handler], steps, job, progress)
+        if isinstance(done, Raised) and isinstance(done.error, MisuseError):
+            await self._undo(handler, message, progress)
         match done:
             case "handled":
                 return Accepted()
@@ -108,6 +113,11 @@ class Runs:
             case Raised(error):
                 return failure(error, progress, handler)
         return Behind()
+
+    async def _undo(self, handler: Handler, message: Message, progress: Progress) -> None:
+        """If the handler's own commit took the inbox row with it, the next attempt would find the message done."""
+        if progress.xid and self._take_back is not None and self._transactions[handler].dialect == "postgresql":
+            await self._take_back(str(message.event_id), progress.xid)
 
     def event_of(
         self, handler: Handler, message: Message, attempt: int, *, replayed: bool = False

@@ -74,7 +74,8 @@ def together(
     began = clock()
     if handler.takes_many:
         if ran:
-            yield Job(None, None, handler.function, [part.event for part in ran], handler.wants_tx, consumer)
+            events = [part.event for part in ran]
+            yield Job(None, None, handler.function, events, handler.wants_tx, consumer, trace.xid)
             costs.took(handler, (clock() - began) / len(ran))
         return parts
     if pipelined:
@@ -84,7 +85,8 @@ def together(
         handler = part.item.handler
         assert handler is not None
         item = part.item
-        yield Job(item.delivery.message, item.id, handler.function, part.event, handler.wants_tx, consumer)
+        job = Job(item.delivery.message, item.id, handler.function, part.event, handler.wants_tx, consumer, trace.xid)
+        yield job
         now = clock()
         costs.took(handler, now - before)
         before = now

@@ -56,7 +56,8 @@ SYNCED = Pipelined()
 
 @dataclass(slots=True)
 class Job:
-    """One call of a handler: the message and its id as text (``None`` for several), the function, its first argument.
+    """One call of a handler: the message and its id as text (``None`` for several), the function, its first argument;
+    ``xid`` as in ``Call``.
     A step of its own where a run has more than one; each then has a context of its own, too."""
 
     message: Message | None
@@ -65,6 +66,7 @@ class Job:
     event: Any
     wants_tx: bool
     consumer: str
+    xid: str | None = None
 
 
 Steps: TypeAlias = Generator[Statement | Call | Job | Pipelined, Any, D]
@@ -72,11 +74,18 @@ Steps: TypeAlias = Generator[Statement | Call | Job | Pipelined, Any, D]
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run got; what an error means depends on it. ``job``: the one under way or begun last."""
+    """How far a run got; what an error means depends on it. ``job``: the one under way or begun last. ``calling``: it
+    is under way. ``xid``: the transaction that the inbox row was written in, on PostgreSQL."""
 
     stage: Stage = "begin"
     broken: bool = False
     job: Job | None = None
+    calling: bool = False
+    xid: str | None = None
+
+    def calls(self, job: Job, xid: str | None) -> None:
+        self.job, self.calling = job, True
+        self.xid = xid or self.xid
 
 
 def first_run(consumer: str, key: KeyId, message: Message, shard: str, position: int | None) -> Steps[Done]:
@@ -84,9 +93,10 @@ def first_run(consumer: str, key: KeyId, message: Message, shard: str, position:
     behind = yield from holding.queued_behind(key, message, shard, position)
     if behind is not None:
         return "duplicate" if behind == "done" else "behind"
-    if not (yield from inboxing.insert(consumer, message.event_id)):
+    xid = yield from inboxing.insert(consumer, message.event_id)
+    if not xid:
         return "duplicate"
-    yield CALL
+    yield Call(xid)
     return "handled"
 
 
@@ -95,7 +105,7 @@ def drained(consumer: str, claim: Claimed, message: Message, held_seq: int) -> S
     queue behind while a slow handler runs."""
     ours = yield from inboxing.insert(consumer, message.event_id)
     if ours:
-        yield CALL
+        yield Call(ours)
     if not (yield from holding.remove(claim, held_seq)):
         raise LostOwnershipError(f"another process drains the key of {message.event_id} by now")
     return "handled" if ours else "duplicate"
@@ -126,21 +136,21 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
                 continue
             progress.stage = "handler"
             if isinstance(step, Job):
-                progress.job = step
+                progress.calls(step, step.xid)
                 copy_context().run(_call_apart, unit, step)
             elif isinstance(step, Call):
                 assert job is not None
-                progress.job = job
+                progress.calls(job, step.xid)
                 _call(unit, job)
             elif step is PIPELINED:
                 unit.pipeline()
             else:
                 unit.sync()
-            progress.stage = "ours"
+            progress.stage, progress.calling = "ours", False
         if progress.job is not None and unit.broken:
             raise BrokenInHandlerError
         progress.stage = "commit"
-        unit.commit()
+        unit.commit(progress.xid)
         return done
     except BaseException as error:
         misused = _note(unit, progress)
@@ -225,21 +235,21 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
                 continue
             progress.stage = "handler"
             if isinstance(step, Job):
-                progress.job = step
+                progress.calls(step, step.xid)
                 await within(copy_context(), _acall_apart(unit, step))
             elif isinstance(step, Call):
                 assert job is not None
-                progress.job = job
+                progress.calls(job, step.xid)
                 await _acall(unit, job)
             elif step is PIPELINED:
                 await unit.pipeline()
             else:
                 await unit.sync()
-            progress.stage = "ours"
+            progress.stage, progress.calling = "ours", False
         if progress.job is not None and unit.broken:
             raise BrokenInHandlerError
         progress.stage = "commit"
-        await finished(unit.commit())
+        await finished(unit.commit(progress.xid))
         return done
     except BaseException as error:
         misused = _note(unit, progress)

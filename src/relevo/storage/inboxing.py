@@ -11,8 +11,9 @@ from relevo.script import Ids, Script, Statement
 InboxOutcome = Literal["done", "skipped", "discarded"]
 
 
-def insert(consumer: str, event_id: UUID, *, outcome: InboxOutcome = "done", generation: int = 0) -> Script[bool]:
-    """Write the inbox row; true when it is ours, false when the message was processed before.
+def insert(consumer: str, event_id: UUID, *, outcome: InboxOutcome = "done", generation: int = 0) -> Script[str | None]:
+    """Write the inbox row; ``None`` when the message was processed before. When the row is ours: the transaction it is
+    written in, as PostgreSQL calls it (on SQLite any text).
 
     Waits for a twin that is under way on another connection. Never leaves an aborted transaction behind.
     """
@@ -20,7 +21,7 @@ def insert(consumer: str, event_id: UUID, *, outcome: InboxOutcome = "done", gen
         "inbox.insert",
         {"consumer": consumer, "event_id": str(event_id), "generation": generation, "outcome": outcome},
     )
-    return bool(rows)
+    return str(rows[0][0]) if rows else None
 
 
 def find(consumer: str, event_id: UUID, *, generation: int = 0) -> Script[str | None]:
@@ -41,11 +42,15 @@ def find_many(consumer: str, event_ids: Sequence[str]) -> Script[set[str]]:
     return {row[0] for row in rows}
 
 
-def take_back(consumer: str, event_ids: Sequence[str], *, xid: str | None = None) -> Script[None]:
+def take_back(consumer: str, event_ids: Sequence[str], *, xid: str | None = None) -> Script[int]:
     """Remove rows that were written for messages which did not run after all: in this very transaction, or by the one
-    that PostgreSQL calls ``xid``, if it was committed."""
+    that PostgreSQL calls ``xid``, if it was committed. Returns how many, with ``xid``."""
     params = {"consumer": consumer, "event_ids": Ids(sorted(event_ids))}
-    yield Statement("inbox.take_back", params) if xid is None else Statement("inbox.undo", {**params, "xid": xid})
+    if xid is None:
+        yield Statement("inbox.take_back", params)
+        return 0
+    rows = yield Statement("inbox.undo", {**params, "xid": xid})
+    return len(rows)
 
 
 def forget_given_up(consumer: str, event_id: UUID) -> Script[None]:

@@ -11,9 +11,9 @@ from relevo.ports.database import Dialect
 from relevo.script import Rows
 
 MISUSE = (
-    "the handler called commit, rollback or close on the transaction Relevo gave it. Relevo commits it together with "
-    "the inbox row after the handler returns: put work that may be undone in a savepoint (begin_nested(), "
-    "conn.transaction())"
+    "the handler began, committed, rolled back or closed the transaction Relevo gave it (by a method, a statement or a "
+    "block such as `with session.begin()`). Relevo commits it together with the inbox row after the handler returns: put "
+    "work that may be undone in a savepoint (session.begin_nested(), conn.transaction())"
 )
 
 

@@ -88,7 +88,8 @@ class PsycopgWatch:
     def put_on(self) -> None:
         connection, look = self._connection, self.watch.look
         own, prepared = vars(connection), connection._prepared
-        replacement = arefuse if _is_async(type(connection)) else refuse
+        kind: Any = type(connection)
+        replacement = arefuse if _is_async(kind) else refuse
         for name in self._methods:
             own[name] = replacement
         get, execute = prepared.get, connection._exec_command
@@ -156,9 +157,10 @@ class AsyncpgWatch:
     def put_on(self) -> None:
         connection = self._connection
         if connection is not None and self._base is None:
-            self._base = type(connection)
+            base: Any = type(connection)
+            self._base = base
             _watches[id(connection)] = self.watch
-            connection.__class__ = _watched(self._base)
+            connection.__class__ = _watched(base)
 
     def lift(self) -> None:
         base, self._base = self._base, None

@@ -5,7 +5,7 @@
 insert into {inbox} (consumer, event_id, generation, outcome)
 values (cast(:consumer as text), cast(:event_id as uuid), cast(:generation as integer), cast(:outcome as text))
 on conflict (consumer, event_id, generation) do nothing
-returning 1;
+returning cast(pg_current_xact_id() as text);
 
 -- name: inbox.find
 select outcome from {inbox}
@@ -45,7 +45,8 @@ delete from {inbox}
 where consumer = cast(:consumer as text) and event_id = any (cast(:event_ids as uuid[])) and generation = 0;
 
 -- name: inbox.undo
--- A row's xmin is the name of its transaction without the epoch.
+-- A row's xmin is the name of its transaction without the epoch. Rows of a replay's generation too.
 delete from {inbox}
-where consumer = cast(:consumer as text) and event_id = any (cast(:event_ids as uuid[])) and generation = 0
-  and cast(cast(xmin as text) as bigint) = cast(:xid as bigint) % 4294967296;
+where consumer = cast(:consumer as text) and event_id = any (cast(:event_ids as uuid[]))
+  and cast(cast(xmin as text) as bigint) = cast(:xid as bigint) % 4294967296
+returning 1;
