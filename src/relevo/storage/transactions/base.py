@@ -12,8 +12,8 @@ from relevo.script import Rows
 
 MISUSE = (
     "the handler began, committed, rolled back or closed the transaction Relevo gave it (by a method, a statement or a "
-    "block such as `with session.begin()`). Relevo commits it together with the inbox row after the handler returns: put "
-    "work that may be undone in a savepoint (session.begin_nested(), conn.transaction())"
+    "block such as `with session.begin()`). Relevo commits it together with the inbox row after the handler returns: "
+    "put work that may be undone in a savepoint (session.begin_nested(), conn.transaction())"
 )
 
 
