@@ -103,7 +103,7 @@ class Runs:
         job = Job(cause, None, handler.function, given, handler.wants_tx, self._consumer)
         progress = Progress()
         done = await self.drive(self._transactions[handler], steps, job, progress)
-        if isinstance(done, Raised) and isinstance(done.error, MisuseError):
+        if isinstance(done, Raised) and issubclass(type(done.error), MisuseError):
             await self._undo(handler, message, progress)
         match done:
             case "handled":

@@ -83,10 +83,6 @@ class Progress:
     calling: bool = False
     xid: str | None = None
 
-    def calls(self, job: Job, xid: str | None) -> None:
-        self.job, self.calling = job, True
-        self.xid = xid or self.xid
-
 
 def first_run(consumer: str, key: KeyId, message: Message, shard: str, position: int | None) -> Steps[Done]:
     """A message from the broker, whose key is believed live; the key's row says whether it is."""
@@ -136,11 +132,11 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
                 continue
             progress.stage = "handler"
             if isinstance(step, Job):
-                progress.calls(step, step.xid)
+                progress.job, progress.calling, progress.xid = step, True, step.xid
                 copy_context().run(_call_apart, unit, step)
             elif isinstance(step, Call):
                 assert job is not None
-                progress.calls(job, step.xid)
+                progress.job, progress.calling, progress.xid = job, True, step.xid
                 _call(unit, job)
             elif step is PIPELINED:
                 unit.pipeline()
@@ -235,11 +231,11 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
                 continue
             progress.stage = "handler"
             if isinstance(step, Job):
-                progress.calls(step, step.xid)
+                progress.job, progress.calling, progress.xid = step, True, step.xid
                 await within(copy_context(), _acall_apart(unit, step))
             elif isinstance(step, Call):
                 assert job is not None
-                progress.calls(job, step.xid)
+                progress.job, progress.calling, progress.xid = job, True, step.xid
                 await _acall(unit, job)
             elif step is PIPELINED:
                 await unit.pipeline()
