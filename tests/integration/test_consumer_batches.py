@@ -198,9 +198,10 @@ async def test_rows_of_a_transaction_that_somebody_else_ended_are_taken_back(pg_
         await settled(broker)
     assert set(effects(pg_store)) == set(range(20))
     assert [number for number, times in Counter(effects(pg_store)).items() if times > 1] in ([], [7])  # its own damage
-    assert [(state, error_type) for state, _, error_type, _ in held(pg_store)] == [
-        ("parked", "relevo.errors.MisuseError")
-    ]
+    [(state, _, error_type, _)] = held(pg_store)
+    assert state == "parked"
+    assert error_type is not None
+    assert error_type.startswith("relevo.errors.MisuseError")
     [(xid,)] = pg_store.query("select cast(pg_current_xact_id() as text)")
     ids = [str(event_id) for event_id in inbox(pg_store)]
     from relevo.clients import database_for
