@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from relevo.message import Kind, Message, headers_bytes
+from relevo.times import LATEST, parsed
 
 _NO_HEADERS: Mapping[str, str] = {}
 _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
@@ -76,7 +77,7 @@ class Outgoing(_Columns):
 
     @property
     def created_at(self) -> datetime:
-        return datetime.fromisoformat(self.time_text.decode())
+        return parsed(self.time_text.decode()) or LATEST  # PostgreSQL also knows "infinity" and the year 10000
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -10,21 +10,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from relevo.ids import foreign_id
 from relevo.message import JSON, Kind, Message
 from relevo.outgoing import Outgoing, Sendable
+from relevo.times import EPOCH, parsed
 
 Headers = Sequence[tuple[str, bytes]]
+Arrived = Sequence[tuple[str, bytes | str | None]]
+"""Headers of a message of any sender: names may repeat, values may be missing."""
+
+MALFORMED: Final = "relevo-malformed"
+"""The header of a stand-in that says why the message itself could not be read."""
 
 REPLACEMENT = "\ufffd"
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 BOUNDED: Final = 6
 """So many headers every message has; together they are below 2,000 bytes. More of them may be of any size."""
 
+REASON_MAX: Final = 1_000
 _FIXED_MAX: Final = 10_000
 _Fixed = tuple[bytes, Kind, str, int, str, str | None]
 _fixed: dict[_Fixed, Headers] = {}
@@ -79,7 +86,7 @@ def decode(
     topic: str,
     key: bytes | None,
     payload: bytes | None,
-    headers: Headers,
+    headers: Arrived,
     *,
     arrived_at: datetime,
     shard: str,
@@ -90,21 +97,25 @@ def decode(
     Texts are what a database can keep: what is not UTF-8, and a NUL, becomes U+FFFD. Key and payload stay bytes.
     The id is ``ce_id`` when that is a UUID; else a UUIDv5 of source (or topic) and id; else one of topic, shard and
     position, so that a redelivery has the same id. A missing type is ``""``, which no handler can be declared for.
+    Of an attribute that is there more than once, in whatever case, the first one counts.
     """
     attributes: dict[str, str] = {}
     others: dict[str, str] = {}
-    content_type = JSON
+    content_type = None
     for name, raw in headers:
         value = _text(raw) if raw is not None else ""
-        if "\x00" in name:
-            name = name.replace("\x00", REPLACEMENT)
+        if not name.isascii() or "\x00" in name:
+            name = _text(name)
         lower = name.lower()
         if lower.startswith("ce_"):
-            attributes[lower[3:]] = value
+            attributes.setdefault(lower[3:], value)
         elif lower == "content-type":
-            content_type = value
+            if content_type is None:
+                content_type = value
         else:
             others[name] = value
+    if REPLACEMENT in attributes.get("id", ""):
+        attributes["id"] = _exact(headers, "ce_id")
     kind: Kind = "command" if attributes.get("kind") == "command" else "event"
     return Message(
         event_id=_event_id(attributes, topic, shard, position),
@@ -115,7 +126,7 @@ def decode(
         kind=kind,
         schema_version=_integer(attributes.get("schemaversion"), 31) or 1,
         key=key,
-        content_type=content_type,
+        content_type=JSON if content_type is None else content_type,
         headers=others,
         aggregate_type=attributes.get("aggregatetype"),
         aggregate_id=attributes.get("aggregateid"),
@@ -134,9 +145,35 @@ def _event_id(attributes: dict[str, str], topic: str, shard: str, position: int)
         return foreign_id("cloudevents", attributes.get("source") or f"topic:{topic}", given)
 
 
-def _text(raw: bytes) -> str:
+def stand_in(
+    topic: str, key: bytes | None, payload: bytes | None, *, shard: str, position: int, error: BaseException
+) -> tuple[Message, str]:
+    """For what could not be read: a message with its key and bytes that no handler is declared for, and why."""
+    reason = _text(f"it cannot be read: {type(error).__name__}: {error}")[:REASON_MAX]
+    message = Message(
+        event_id=foreign_id("position", topic, shard, str(position)),
+        type="",
+        topic=topic,
+        payload=payload,
+        created_at=EPOCH,
+        key=key,
+        headers={MALFORMED: reason},
+    )
+    return message, reason
+
+
+def _text(raw: bytes | str) -> str:
+    if isinstance(raw, str):
+        raw = raw.encode("utf-8", "surrogatepass")
     text = raw.decode("utf-8", "replace")
     return text.replace("\x00", REPLACEMENT) if "\x00" in text else text
+
+
+def _exact(headers: Arrived, wanted: str) -> str:
+    """The first one of this name with nothing replaced: two ids that differ stay two."""
+    raw = next(value for name, value in headers if name.lower() == wanted) or b""
+    text = raw if isinstance(raw, str) else raw.decode("utf-8", "backslashreplace")
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _integer(text: str | None, bits: int = 63) -> int | None:
@@ -150,8 +187,4 @@ def _integer(text: str | None, bits: int = 63) -> int | None:
 def _time(text: str | None, default: datetime) -> datetime:
     if text is None:
         return default
-    try:
-        parsed = datetime.fromisoformat(text)
-        return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):  # year 1 or 9999 in some zones is no time in UTC
-        return default
+    return parsed(text) or default

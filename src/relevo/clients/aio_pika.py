@@ -12,6 +12,7 @@ import logging
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from relevo.clients.amqp_decoding import reading_anything
 from relevo.errors import ConfigError, MissingExtraError, UnreachableError
 
 HEARTBEAT_S: Final = 10
@@ -81,7 +82,8 @@ async def connect(url: str, *, timeout_s: float, name: str) -> Any:
 
 
 async def _open(module: Any, url: str) -> Any:
-    return await module.connect(url)
+    with reading_anything():
+        return await module.connect(url)
 
 
 def let_go(connection: Any) -> None:

@@ -20,6 +20,7 @@ from relevo.ports.broker import Delivery
 from relevo.runtime.texts import clean
 from relevo.storage.holding import KeyId, Why, key_id
 from relevo.storage.pausing import NONE, Pauses
+from relevo.wire import MALFORMED
 
 CONFLICTS_MAX = 20
 """Serialization failures in a row before one counts as a failure: two messages that always collide must not spin."""
@@ -112,6 +113,7 @@ class Shared:
 
 def unhandled(message: Message, malformed: str | None) -> RejectAsked:
     """What is said of a message no handler is declared for: parked, neither skipped silently nor tried for ever."""
+    malformed = malformed or message.headers.get(MALFORMED)
     if malformed is not None:
         return RejectAsked(clean(f"malformed: {malformed}"), "Malformed")
     if not message.type:

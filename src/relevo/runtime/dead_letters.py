@@ -11,7 +11,7 @@ from relevo.message import Message
 from relevo.outcome import PublishOutcome, Rejected, Unavailable
 from relevo.ports.broker import Broker, Delivery
 from relevo.runtime.texts import clean
-from relevo.storage.holding import KeyId, Why
+from relevo.storage.holding import STATE_KEY_MAX, KeyId, Why
 
 CAUSE_BYTES_MAX: Final = 1000
 CONSUMER, TOPIC, KEY, ALONE, POSITION, SHARD = (
@@ -66,6 +66,8 @@ def original(delivery: Delivery) -> tuple[KeyId, Message, str, int | None]:
     try:
         id = KeyId("consumer", headers[CONSUMER], headers[TOPIC], bytes.fromhex(headers[KEY]), headers[ALONE] == "1")
         shard, position = headers[SHARD], int(headers[POSITION]) if headers[POSITION] else None
+        if delivery.malformed is not None or len(id.key) > STATE_KEY_MAX or not _fits(position):
+            raise ValueError(POSITION)
     except (KeyError, ValueError):
         raise RefusedError(
             f"message {letter.event_id} of {letter.topic} (shard {delivery.shard}, position {delivery.position}) was "
@@ -73,6 +75,10 @@ def original(delivery: Delivery) -> tuple[KeyId, Message, str, int | None]:
         ) from None
     kept = {name: value for name, value in headers.items() if name not in OURS}
     return id, msgspec.structs.replace(letter, topic=id.topic, headers=kept), shard, position
+
+
+def _fits(position: int | None) -> bool:
+    return position is None or -(2**63) <= position < 2**63
 
 
 async def ensure(broker: Broker, topic: str) -> None:

@@ -173,6 +173,6 @@ def _queued(row: Row, read: Callable[[Row], Message]) -> Queued:
     columns = tuple(rest)
     try:
         return Queued(held_seq, seq, bool(edited), read(columns))
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 - a row that was written by hand
         reason = f"the row with seq {seq} cannot be read: {error}"
         return Queued(held_seq, seq, bool(edited), stand_in(seq, columns), reason)

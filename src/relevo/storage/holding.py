@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from relevo.ids import bucket_of
 from relevo.message import Message
 from relevo.script import Row, Script, Statement
 from relevo.storage import inboxing
+from relevo.times import from_us, to_us
 
 Side = Literal["relay", "consumer"]
 HeldState = Literal["waiting", "parked", "draining"]
@@ -25,8 +25,6 @@ Held = Literal["held", "behind", "done"]
 
 STATE_KEY_MAX: Final = 1024
 """Bytes of a key that stand in an index. PostgreSQL takes about 2,700 for a whole entry; strangers send any."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ def _copy(id: KeyId, message: Message, shard: str, position: int | None) -> Stat
             "payload": message.payload,
             "content_type": message.content_type,
             "headers": json.dumps(dict(message.headers)) if message.headers else None,
-            "created_us": (message.created_at - _EPOCH) // timedelta(microseconds=1),
+            "created_us": to_us(message.created_at),
         },
     )
 
@@ -286,6 +284,6 @@ def _head(row: Row, attempts: int) -> Head:
         payload=None if row[10] is None else bytes(row[10]),
         content_type=row[11],
         headers=headers,
-        created_at=_EPOCH + timedelta(microseconds=int(row[13])),
+        created_at=from_us(int(row[13])),
     )
     return Head(row[0], message, row[15], int(row[14]), attempts)

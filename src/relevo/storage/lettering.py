@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from relevo.message import Message
@@ -14,8 +13,7 @@ from relevo.script import Script, Statement
 from relevo.storage import duties
 from relevo.storage.duties import Duty
 from relevo.storage.rows import message_reader
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from relevo.times import to_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def add(consumer: str, message: Message) -> Script[None]:
             "payload": message.payload,
             "content_type": message.content_type,
             "headers": json.dumps(dict(message.headers)),
-            "created_us": (message.created_at - _EPOCH) // timedelta(microseconds=1),
+            "created_us": to_us(message.created_at),
         },
     )
 

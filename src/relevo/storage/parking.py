@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -18,11 +17,10 @@ from relevo.outgoing import headers_from
 from relevo.script import Row, Script, Statement
 from relevo.storage import inboxing
 from relevo.storage.holding import KeyId, Side
+from relevo.times import from_us
 
 EDITED_FROM = "relevo-edited-from"
 """The header of an edited message that names the one it replaces."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +279,7 @@ def _queued(id: KeyId, row: Row) -> Queued:
         type=row[2],
         topic=id.topic,
         payload=None if row[7] is None else bytes(row[7]),
-        created_at=_EPOCH + timedelta(microseconds=int(row[16])),
+        created_at=from_us(int(row[16])),
         kind=row[11],
         schema_version=row[10],
         key=None if row[12] is None else bytes(row[12]),

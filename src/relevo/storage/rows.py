@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,13 +12,14 @@ from relevo.message import Message
 from relevo.outgoing import Outgoing, Sendable, check_headers_text, headers_from
 from relevo.ports.database import Dialect
 from relevo.script import Rows
+from relevo.times import EPOCH, clamped, from_ms
 
 _new = tuple.__new__
 
 
 def to_time(value: datetime | int) -> datetime:
-    """A database time as an aware UTC datetime: PostgreSQL's as it is, SQLite's from integer milliseconds."""
-    return value if isinstance(value, datetime) else datetime.fromtimestamp(value / 1000, UTC)
+    """A database time as an aware UTC datetime: PostgreSQL's as it is, SQLite's from integer milliseconds. Clamped."""
+    return clamped(value) if isinstance(value, datetime) else from_ms(value)
 
 
 def _postgres_message(row: Sequence[Any]) -> Message:
@@ -56,7 +57,7 @@ def stand_in(seq: int, row: Sequence[Any]) -> Message:
         type=str(type_),
         topic=str(topic),
         payload=None,
-        created_at=datetime(1970, 1, 1, tzinfo=UTC),
+        created_at=EPOCH,
         key=key if isinstance(key, bytes) else None if key is None else str(key).encode(),
     )
 
@@ -87,19 +88,19 @@ def page_reader(dialect: Dialect) -> Callable[[Rows], tuple[list[Sendable], dict
                         check_headers_text(row[14])
                 return [_new(Outgoing, row[2:15]) for row in rows], {}
             return [read(row[2:15]) for row in rows], {}
-        except (ValueError, TypeError):  # at least one row was written by hand, around every check
+        except Exception:  # noqa: BLE001, S110 - at least one row was written by hand, around every check
             pass
         messages: list[Sendable] = []
         unreadable: dict[int, str] = {}
         for index, row in enumerate(rows):
             try:
                 messages.append(read(row[2:15]))
-            except (ValueError, TypeError) as error:
+            except Exception as error:  # noqa: BLE001 - this row alone
                 unreadable[index] = f"the row with seq {row[0]} cannot be read: {error}"
                 event_id, _, topic, key, type_ = row[2:7]
                 if on_postgres:
                     topic, key, _, event_id, *_, type_ = row[2:9]
-                    event_id = bytes(event_id).decode()
+                    event_id = bytes(event_id).decode("utf-8", "replace")
                 messages.append(stand_in(row[0], (event_id, None, topic, key, type_)))
         return messages, unreadable
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import sqlite3
 import threading
@@ -26,6 +28,11 @@ POLL_MAX_S: Final = 0.05
 """Between looks at ``PRAGMA data_version`` while somebody waits for messages: from the first after news to the idle
 pace. A look costs some microseconds; it reads shared memory, not the disk."""
 
+SAME_EVERY_S: Final = 1.0
+"""How often it is asked whether the path still leads to the file that is open."""
+
+log = logging.getLogger("relevo.brokers.embedded")
+
 
 class BrokerFile:
     """All SQLite work of this process on one file, in one thread. Methods may be called from any thread or loop."""
@@ -48,6 +55,10 @@ class BrokerFile:
         self.path = key[1]
         self.changes = 0
         """Moves whenever something was seen to be written; see ``watch``."""
+        self.incarnation = 0
+        """Moves when the file was replaced by another one: positions in it say nothing about the one before."""
+        self._inode: tuple[int, int] | None = None
+        self._same_at = 0.0
         self._key = key
         self._users = 0
         self._busy_timeout_s = busy_timeout_s
@@ -160,9 +171,24 @@ class BrokerFile:
             pass  # in a minute again
 
     def _connected(self) -> sqlite3.Connection:
+        if self._connection is not None and time.monotonic() >= self._same_at:
+            self._close_if_replaced(self._connection)
         if self._connection is None:
             self._connection = schema.connect(self.path, self._busy_timeout_s)
+            self._inode = _inode(self.path)
+            self._same_at = time.monotonic() + SAME_EVERY_S
         return self._connection
+
+    def _close_if_replaced(self, connection: sqlite3.Connection) -> None:
+        self._same_at = time.monotonic() + SAME_EVERY_S
+        if _inode(self.path) == self._inode:
+            return
+        log.warning("the embedded broker's file %s was replaced: opening the one that is there now", self.path)
+        self._connection = None
+        self._data_version = -1
+        self.incarnation += 1
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
 
 
 @contextmanager
@@ -185,6 +211,14 @@ def explain(error: sqlite3.Error, path: Path) -> RelevoError:
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return ConfigError(f"{path} is not a readable SQLite database ({name}): {error}")
     return UnreachableError(f"the embedded broker's file {path} cannot be used now ({name}): {error}")
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _nothing() -> None:

@@ -19,13 +19,14 @@ from relevo.brokers.embedded.file import writing
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A shard that is ours. ``committed``: the position to begin with."""
+    """A shard that is ours. ``committed``: the position to begin with. ``end``: the next one to be given out."""
 
     shard_id: int
     topic: str
     part: int
     committed: int
     generation: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,8 @@ def _share(members: Sequence[str], member: str, topic: str, shards: int) -> int:
 
 def _owned(connection: sqlite3.Connection, group: str, member: str) -> Sequence[Owned]:
     rows = connection.execute(
-        "select l.shard_id, s.topic, s.part, l.committed, l.generation from leases l join shards s using (shard_id)"
+        "select l.shard_id, s.topic, s.part, l.committed, l.generation, s.next_position"
+        " from leases l join shards s using (shard_id)"
         " where l.group_name = ? and l.member = ? order by s.topic, s.part",
         (group, member),
     ).fetchall()

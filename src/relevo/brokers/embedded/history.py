@@ -64,6 +64,7 @@ def _begin(
                     "select min(position) from records where shard_id = ? and created_ms >= ?", (shard_id, since_ms)
                 ).fetchone()
                 start = topics.next_position(connection, shard_id) if row[0] is None else row[0]
-            owned = Owned(shard_id=shard_id, topic=topic, part=part, committed=start, generation=0)
-            found.append((Shard(owned), topics.next_position(connection, shard_id)))
+            end = topics.next_position(connection, shard_id)
+            owned = Owned(shard_id=shard_id, topic=topic, part=part, committed=start, generation=0, end=end)
+            found.append((Shard(owned, 0), end))
     return found

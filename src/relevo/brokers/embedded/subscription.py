@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from itertools import count
 from typing import Final
 from uuid import uuid4
 
 from relevo.brokers.embedded import groups, topics
 from relevo.brokers.embedded.file import BrokerFile, writing
 from relevo.brokers.embedded.options import EmbeddedOptions
-from relevo.brokers.embedded.shard import Shard
+from relevo.brokers.embedded.shard import Shard, take_over
 from relevo.brokers.rejections import unknown_topic
 from relevo.errors import ConfigError, MisuseError, RelevoError
 from relevo.ports.broker import Delivery
@@ -48,6 +49,8 @@ class EmbeddedSubscription:
         self._shards: dict[str, Shard] = {}
         self._missing: Sequence[str] = self._topics
         self._epoch = -1
+        self._incarnation = file.incarnation
+        self._generations = count(1)
         self._paused = False
         self._closed = False
         self._revoked: Revoked | None = None
@@ -164,9 +167,12 @@ class EmbeddedSubscription:
         if found:
             return found
         starts = [(shard, shard.next_position) for shard in shards]
+        incarnation = self._incarnation
 
         def read(connection: sqlite3.Connection) -> tuple[int, list[tuple[Shard, int, list[topics.Row]]]]:
             pages, count, size = [], 0, 0
+            if self._file.incarnation != incarnation:
+                return -1, []
             for shard, start in starts:
                 if count >= max_messages or size >= FETCH_BYTES_MAX:
                     break
@@ -213,28 +219,19 @@ class EmbeddedSubscription:
 
     async def _look(self) -> None:
         async with self._looking:
-            view = await self._file.run(
-                lambda connection: groups.look(
-                    connection,
-                    self._group,
-                    self._member,
-                    self._topics,
-                    lease_s=self._options.lease_s,
-                    from_start=self._from_start,
-                )
-            )
+            view, incarnation = await self._file.run(self._see)
             self._epoch, self._missing = view.epoch, list(view.missing)
-            owned = {shard.name: shard for shard in map(Shard, view.owned)}
-            for name, shard in list(self._shards.items()):
-                if name not in owned or owned[name].generation != shard.generation:
-                    del self._shards[name]
-                    log.warning("group %s: lost %s; its new owner goes on from what was settled", self._group, name)
-            for name, shard in owned.items():
-                self._shards.setdefault(name, shard)
+            take_over(self._shards, view.owned, self._generations, self._group, incarnation != self._incarnation)
+            self._incarnation = incarnation
             self._file.changed()  # other members in this process look too
             excess = [shard for shard in self._shards.values() if shard.shard_id in view.excess]
             if excess:
                 await self._give_back(excess)
+
+    def _see(self, connection: sqlite3.Connection) -> tuple[groups.View, int]:
+        lease_s, from_start = self._options.lease_s, self._from_start
+        view = groups.look(connection, self._group, self._member, self._topics, lease_s=lease_s, from_start=from_start)
+        return view, self._file.incarnation
 
     async def _give_back(self, shards: Sequence[Shard]) -> None:
         """Let the consumer finish there, within a lease, then release."""
@@ -253,18 +250,29 @@ class EmbeddedSubscription:
         await self._release(shards, leave=False)
 
     async def _release(self, shards: Sequence[Shard], *, leave: bool) -> None:
-        positions = [(shard.shard_id, shard.generation, shard.progress.settled) for shard in shards]
-        await self._file.run(
-            lambda connection: groups.release(connection, self._group, self._member, positions, leave=leave)
-        )
+        positions = [(shard.shard_id, shard.lease, shard.progress.settled) for shard in shards]
+        incarnation = self._incarnation
+
+        def release(connection: sqlite3.Connection) -> None:
+            ours = positions if self._file.incarnation == incarnation else []
+            groups.release(connection, self._group, self._member, ours, leave=leave)
+
+        await self._file.run(release)
         self._file.changed()
 
     async def _commit(self) -> None:
         dirty = [shard for shard in self._shards.values() if shard.progress.unsaved]
         if not dirty:
             return
-        positions = [(shard.shard_id, shard.generation, shard.progress.settled) for shard in dirty]
-        lost = await self._file.run(lambda connection: groups.commit(connection, self._group, self._member, positions))
+        positions = [(shard.shard_id, shard.lease, shard.progress.settled) for shard in dirty]
+        incarnation = self._incarnation
+
+        def commit(connection: sqlite3.Connection) -> Collection[int]:
+            if self._file.incarnation != incarnation:
+                return [shard_id for shard_id, _, _ in positions]
+            return groups.commit(connection, self._group, self._member, positions)
+
+        lost = await self._file.run(commit)
         for shard, (shard_id, _, position) in zip(dirty, positions, strict=True):
             if shard_id not in lost:
                 shard.progress.saved = max(shard.progress.saved, position)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Any, Final
 
 from relevo.brokers.kafka.options import KafkaOptions
@@ -84,7 +85,7 @@ class KafkaHistory:
                     start = high if place.offset < 0 else max(low, place.offset)
                 if start < high:
                     self._ends[name] = high
-                    self._shards[name] = Shard(topic, number, 0)
+                    self._shards[name] = Shard(topic, number, repeat(0))
                     begin.append(partition_of(topic, number, start))
         if begin:
             self._consumer.assign(begin)

@@ -27,7 +27,7 @@ from relevo.brokers.kafka.suspects import Suspects
 from relevo.brokers.refusals import BEHIND, Refusals
 from relevo.clients.confluent import confluent
 from relevo.errors import MisuseError
-from relevo.outcome import Accepted, PublishOutcome, Unavailable, Unconfirmed
+from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable, Unconfirmed
 from relevo.outgoing import Sendable
 
 log = logging.getLogger("relevo.brokers.kafka")
@@ -151,6 +151,9 @@ class KafkaPublisher:
                     await asyncio.sleep(FULL_PAUSE_S)  # ends when there is room, or when the watcher gives up
                 except confluent().KafkaException as error:
                     self._not_sent(call, index, self._refused_locally(sender, error))
+                    break
+                except (TypeError, ValueError) as error:  # a row that was written by hand
+                    self._not_sent(call, index, Rejected("cannot_be_encoded", str(error)))
                     break
                 else:
                     sent += 1

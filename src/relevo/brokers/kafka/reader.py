@@ -30,6 +30,7 @@ FULL_POLL_S: Final = 0.005
 FULL_S: Final = 1.0
 """How long a full buffer keeps the thread from polling before it pauses the partitions."""
 BATCH: Final = 1000
+FAILED_S: Final = 1.0
 
 
 class Listener(Protocol):
@@ -131,26 +132,40 @@ class Reader:
         consumer = self._consumer
         consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         while not self._stop.is_set():
-            self._serve()
-            if self._must_wait():
-                time.sleep(FULL_POLL_S)
-                continue
-            record = consumer.poll(POLL_S)
-            if record is None:
-                continue
-            batch = [record, *consumer.consume(self._batch, 0)]
-            good = []
-            for record in batch:
-                error = record.error()
-                if error is None:
-                    good.append(record)
-                else:
-                    self._tell(self._listener.failed, record.topic(), error.name(), error.str())
-            if good:
-                self._read_messages += len(good)
-                self._read_bytes += sum(map(record_size, good))
-                self._tell(self._listener.fetched, good)
+            try:
+                self._turn()
+            except Exception as error:  # noqa: BLE001 - without this thread nothing is read, and the group waits for it
+                log.exception("reading from Kafka failed; trying again in %.0f s", FAILED_S)
+                self._tell(self._listener.failed, None, type(error).__name__, str(error))
+                self._stop.wait(FAILED_S)
         consumer.close()
+
+    def _turn(self) -> None:
+        self._serve()
+        if self._must_wait():
+            time.sleep(FULL_POLL_S)
+            return
+        record = self._consumer.poll(POLL_S)
+        if record is None:
+            return
+        batch = [record]
+        try:
+            batch += self._consumer.consume(self._batch, 0)
+        finally:  # what the client has given once it does not give again
+            self._hand_on(batch)
+
+    def _hand_on(self, batch: Sequence[Any]) -> None:
+        good = []
+        for record in batch:
+            error = record.error()
+            if error is None:
+                good.append(record)
+            else:
+                self._tell(self._listener.failed, record.topic(), error.name(), error.str())
+        if good:
+            self._read_messages += len(good)
+            self._read_bytes += sum(map(record_size, good))
+            self._tell(self._listener.fetched, good)
 
     def _serve(self) -> None:
         with suppress(Empty):

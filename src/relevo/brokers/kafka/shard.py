@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import bisect
+import logging
 from collections import deque
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from typing import Any
 
 from relevo import wire
 from relevo.brokers.progress import Progress
+from relevo.message import Message
 from relevo.ports.broker import Delivery
+from relevo.times import LATEST, from_ms
+
+log = logging.getLogger("relevo.brokers.kafka")
 
 
 def shard_name(topic: str, partition: int) -> str:
@@ -19,15 +24,25 @@ def shard_name(topic: str, partition: int) -> str:
 class Shard:
     """``arrived``: fetched and not taken. ``returned``: handed back, to be delivered before those. ``asked``: the
     position of the newest commit under way or done. ``leaving``: being taken away; what was delivered can still be
-    settled."""
+    settled.
 
-    __slots__ = ("arrived", "asked", "generation", "leaving", "name", "partition", "progress", "returned", "topic")
+    Offsets of a partition begin again when its topic is deleted and made anew, or its log was cut. What is delivered
+    then belongs to a new generation with a progress of its own; what was delivered before still runs, and is settled
+    for nothing, since its offsets mean other records now."""
 
-    def __init__(self, topic: str, partition: int, generation: int) -> None:
+    __slots__ = (
+        *("_first", "_generations", "_newest", "arrived", "asked", "generation", "leaving", "name", "partition"),
+        *("progress", "returned", "topic"),
+    )
+
+    def __init__(self, topic: str, partition: int, generations: Iterator[int]) -> None:
+        """``generations``: numbers that no other shard has."""
         self.topic = topic
         self.partition = partition
         self.name = shard_name(topic, partition)
-        self.generation = generation
+        self._generations = generations
+        self._first = self.generation = next(generations)
+        self._newest = -1
         self.progress = Progress(-1)  # where it begins is the broker's knowledge
         self.arrived: deque[Any] = deque()
         self.returned: list[Delivery] = []
@@ -42,25 +57,73 @@ class Shard:
             found.append(self._deliver(self.arrived.popleft()))
         return found
 
+    def owns(self, delivery: Delivery) -> bool:
+        return self._first <= delivery.generation <= self.generation
+
+    def settle(self, delivery: Delivery) -> None:
+        if delivery.generation == self.generation:
+            self.progress.settle(delivery.position)
+
+    def committed(self, offset: int) -> None:
+        """The broker confirmed ``offset``; a confirmation of more than was asked for is of an earlier generation."""
+        if offset <= self.asked:
+            self.progress.saved = max(self.progress.saved, offset)
+
     def hand_back(self, delivery: Delivery) -> None:
-        place = bisect.bisect_left(self.returned, delivery.position, key=lambda other: other.position)
+        place = bisect.bisect_left(self.returned, _place(delivery), key=_place)
         if self.returned[place : place + 1] != [delivery]:
             self.returned.insert(place, delivery)
 
     def _deliver(self, record: Any) -> Delivery:
         position = record.offset()
+        if position <= self._newest:
+            self._begin_anew(position)
+        self._newest = position
         self.progress.deliver(position)
+        try:
+            message, malformed = self._decode(record, position)
+        except Exception as error:  # noqa: BLE001 - a stranger's record, and a C library's word for it
+            message, malformed = wire.stand_in(
+                self.topic, record.key(), record.value(), shard=self.name, position=position, error=_explained(error)
+            )
+        return Delivery(
+            message=message, shard=self.name, position=position, generation=self.generation, malformed=malformed
+        )
+
+    def _begin_anew(self, position: int) -> None:
+        log.warning(
+            "%s: offsets went back from %d to %d: the topic was deleted and made anew, or its log was cut. Reading "
+            "goes on from there; what was taken before is still handled, but not committed",
+            *(self.name, self._newest, position),
+        )
+        self.generation = next(self._generations)
+        self.progress = Progress(-1)
+        self.progress.deliver(position)
+        self.progress.saved = self.asked = -1  # what the group has is a place in the old log: replaced at once
+
+    def _decode(self, record: Any, position: int) -> tuple[Message, str | None]:
         _, created_ms = record.timestamp()
+        arrived_at = from_ms(max(created_ms, 0))
         message = wire.decode(
             self.topic,
             record.key(),
             record.value(),
-            record.headers() or (),
-            arrived_at=datetime.fromtimestamp(max(created_ms, 0) / 1000, UTC),
+            record.headers() or (),  # asked once: the client has none to give, or a broken one, after it failed
+            arrived_at=arrived_at,
             shard=self.name,
             position=position,
         )
-        return Delivery(message=message, shard=self.name, position=position, generation=self.generation)
+        late = arrived_at is LATEST
+        return message, f"its timestamp, {created_ms} ms, is beyond what a date can be" if late else None
+
+
+def _place(delivery: Delivery) -> tuple[int, int]:
+    return delivery.generation, delivery.position
+
+
+def _explained(error: Exception) -> Exception:
+    """The client raises ``SystemError`` about itself where it could not make text of a header's name."""
+    return error.__cause__ if isinstance(error.__cause__, UnicodeDecodeError) else error
 
 
 def record_size(record: Any) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 from relevo.brokers.kafka.admin import Topics, missing
@@ -39,7 +40,7 @@ class KafkaSubscription:
         self._group = group
         self._servers = options.servers
         self._shards: dict[str, Shard] = {}
-        self._generation = 0
+        self._generations = count(1)
         self._paused = False
         self._closed = False
         self._down = False
@@ -50,6 +51,7 @@ class KafkaSubscription:
         self._saved = asyncio.Event()
         self._save_error: str | None = None
         self._told = ("", 0.0)
+        self._strange: dict[tuple[str, str], float] = {}
         self._committer: asyncio.Task[None] | None = None
         self._topics = list(dict.fromkeys(topics))
         self._known = Topics(options)
@@ -83,8 +85,8 @@ class KafkaSubscription:
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             shard = self._shards.get(delivery.shard)
-            if shard is not None and shard.generation == delivery.generation:
-                shard.progress.settle(delivery.position)
+            if shard is not None:
+                shard.settle(delivery)
 
     async def flush(self) -> None:
         self._commit(list(self._shards.values()))
@@ -101,7 +103,7 @@ class KafkaSubscription:
     async def hand_back(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             shard = self._shards.get(delivery.shard)
-            if shard is not None and shard.generation == delivery.generation:
+            if shard is not None and shard.owns(delivery):
                 shard.hand_back(delivery)
         self._news.set()
 
@@ -115,7 +117,7 @@ class KafkaSubscription:
 
     def owns(self, delivery: Delivery) -> bool:
         shard = self._shards.get(delivery.shard)
-        return shard is not None and shard.generation == delivery.generation
+        return shard is not None and shard.owns(delivery)
 
     def on_revoke(self, callback: Revoked) -> None:
         self._revoked = callback
@@ -168,8 +170,7 @@ class KafkaSubscription:
 
     def assigned(self, partitions: Sequence[tuple[str, int]]) -> None:
         for topic, partition in partitions:
-            self._generation += 1
-            shard = Shard(topic, partition, self._generation)
+            shard = Shard(topic, partition, self._generations)
             self._shards[shard.name] = shard
             self._refused.pop(topic, None)
         self._down = False
@@ -209,7 +210,7 @@ class KafkaSubscription:
             if shard is None:
                 continue
             if error is None:
-                shard.progress.saved = max(shard.progress.saved, offset)
+                shard.committed(offset)
             else:
                 shard.asked = shard.progress.saved  # asked again in a moment
         self._save_error = error
@@ -231,6 +232,9 @@ class KafkaSubscription:
             self._refused[topic] = ConfigError(text)
         elif name in ("_ALL_BROKERS_DOWN", "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
             self._down = True
+        elif topic is not None and self._loop.time() - self._strange.get((topic, name), -TOLD_S) >= TOLD_S:
+            self._strange[topic, name] = self._loop.time()
+            log.warning("group %s: Kafka cannot give a record of %s (%s: %s)", self._group, topic, name, reason)
         else:
             log.debug("group %s: %s: %s", self._group, name, reason)
         self._news.set()

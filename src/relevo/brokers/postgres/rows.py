@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
+from relevo import wire
 from relevo.message import Message
 from relevo.outgoing import Sendable
 from relevo.ports.broker import Delivery
 from relevo.script import Rows
 from relevo.storage import appending
 from relevo.storage.rows import page_reader
+from relevo.times import parsed
 
 TIME: Final = "ce_time"
 """The header that keeps a message's own time, as on every wire: ``created_at`` of a row is when it came in here, which
@@ -33,8 +34,19 @@ def messages(rows: Rows) -> Iterator[tuple[int, Message, str | None]]:
     """From rows of ``(seq, lane, *message columns, …)``: seq, message, and why it cannot be read, if so."""
     sendable, unreadable = _read(rows)
     for index, found in enumerate(sendable):
-        message = found if isinstance(found, Message) else found.message()
-        yield int(rows[index][0]), _timed(message), unreadable.get(index)
+        seq, problem = int(rows[index][0]), unreadable.get(index)
+        try:
+            message = _timed(found if isinstance(found, Message) else found.message())
+        except Exception as error:  # noqa: BLE001 - a row that was written by hand, around every check
+            problem, message = str(error), None
+        if message is None or problem is not None:
+            payload = rows[index][4]  # the columns stand in the order of ``Outgoing``
+            message, problem = wire.stand_in(
+                str(found.topic), found.key, payload, shard="seq", position=seq, error=ValueError(problem)
+            )
+            if isinstance(found, Message):
+                message = msgspec.structs.replace(message, event_id=found.event_id)
+        yield seq, message, problem
 
 
 def deliveries(rows: Rows, shard: str) -> list[Delivery]:
@@ -49,11 +61,6 @@ def _timed(message: Message) -> Message:
     text = message.headers.get(TIME)
     if text is None:
         return message
-    try:
-        created_at = datetime.fromisoformat(text)
-    except ValueError:
-        return message
-    if created_at.tzinfo is None:
-        return message
     headers = {name: value for name, value in message.headers.items() if name != TIME}
+    created_at = parsed(text) or message.created_at
     return msgspec.structs.replace(message, created_at=created_at, headers=headers)

@@ -15,8 +15,10 @@ from uuid import uuid4
 
 from relevo import wire
 from relevo.clients.aio_pika import properties
+from relevo.clients.amqp_decoding import PROBLEM
 from relevo.message import Message
 from relevo.outgoing import Sendable
+from relevo.times import EPOCH, clamped
 
 KEY: Final = "ce_partitionkey"
 TOMBSTONE: Final = "ce_tombstone"
@@ -41,7 +43,7 @@ def to_properties(message: Sendable, source: bytes) -> Any:
         content_type=message.content_type,
         delivery_mode=PERSISTENT,
         message_type=message.type,
-        timestamp=message.created_at,
+        timestamp=max(message.created_at, EPOCH),  # AMQP has none before; ce_time is the time
         headers=headers,
     )
 
@@ -55,6 +57,9 @@ messages it delivers again."""
 
 def malformed(delivered: Any, without_id: WithoutId) -> str | None:
     """Why a message is not to be handled, if so."""
+    problem: str | None = getattr(delivered.header, PROBLEM, None)
+    if problem is not None:
+        return f"its properties cannot be read: {problem}"
     return NO_ID if without_id == "park" and not has_id(delivered) else None
 
 
@@ -74,8 +79,9 @@ def to_message(topic: str, delivered: Any, shard: str, position: int, without_id
         if name in _BROKERS_OWN:
             continue
         if name.startswith(_BINDING):
-            name = "ce_" + name[len("cloudEvents:") :]
-        headers[name] = _bytes(value)
+            headers.setdefault("ce_" + name[len("cloudEvents:") :], _bytes(value))
+        else:
+            headers[name] = _bytes(value)
     if not headers.get("ce_id"):
         if given.message_id:
             headers["ce_id"] = given.message_id.encode()
@@ -112,7 +118,7 @@ def _bytes(value: Any) -> bytes:
         case bytes() | bytearray():
             return bytes(value)
         case str():
-            return value.encode("utf-8", "surrogateescape")
+            return value.encode("utf-8", "surrogatepass")
         case None:
             return b""
         case datetime():
@@ -124,4 +130,4 @@ def _bytes(value: Any) -> bytes:
 def _time(timestamp: datetime | None) -> datetime:
     if timestamp is None:
         return datetime.now(UTC)
-    return timestamp.astimezone(UTC) if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
+    return clamped(timestamp)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from relevo import wire
 from relevo.brokers.rabbitmq.framing import WithoutId, malformed, to_message
 from relevo.brokers.rabbitmq.options import RabbitOptions
 from relevo.brokers.rabbitmq.topology import shard_name
@@ -124,13 +125,21 @@ class Shard:
         self.position += 1
         frame = delivered.delivery
         self._tags[self.position] = frame.delivery_tag
+        try:
+            message = to_message(self.topic, delivered, self.name, self.position, self.without_id)
+            problem = malformed(delivered, self.without_id)
+        except Exception as error:  # noqa: BLE001 - a stranger's message
+            body = bytes(delivered.body)
+            message, problem = wire.stand_in(
+                self.topic, None, body, shard=self.name, position=self.position, error=error
+            )
         return Delivery(
-            message=to_message(self.topic, delivered, self.name, self.position, self.without_id),
+            message=message,
             shard=self.name,
             position=self.position,
             generation=self.generation,
             redelivered=frame.redelivered,
-            malformed=malformed(delivered, self.without_id),
+            malformed=problem,
         )
 
 

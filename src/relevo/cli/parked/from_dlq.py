@@ -32,7 +32,8 @@ def command(
     """Bring back what stands in a dead-letter topic: each message is queued for its key and drains in order.
 
     Behind what is held of its key, if there is something. A letter that is a copy of what is still parked redrives that
-    key. A message the consumer processed meanwhile is left alone.
+    key. A message the consumer processed meanwhile is left alone. One that Relevo did not put there is parked, with
+    its reason.
     """
     settings = context.settings()
 
@@ -53,12 +54,15 @@ def command(
                 progress(f"would bring back {plural(found, 'message')} of {letters}" if found else empty)
                 return
             confirm(f"Bring back {plural(found, 'message')} of {letters}?", yes=yes)
-            done = await parked_back.bring_back(database, subscription, operator, most=found, wait_s=wait_s)
+            done = await parked_back.bring_back(
+                database, subscription, operator, most=found, wait_s=wait_s, home=(consumer, topic)
+            )
         finally:
             await subscription.aclose()
         known = f"; {plural(done.known, 'message')} known as processed" if done.known else ""
         redriven = f"; {plural(done.redriven, 'message')} redriven where parked" if done.redriven else ""
-        progress(f"brought back: {plural(done.queued, 'message')}{redriven}{known}")
+        strange = f"; {plural(done.strange, 'message')} of others parked, see their reasons" if done.strange else ""
+        progress(f"brought back: {plural(done.queued, 'message')}{redriven}{known}{strange}")
         if done.left.messages:
             progress(
                 f"{plural(done.left.messages, 'message')} of {letters} are left: they came meanwhile, or the broker "

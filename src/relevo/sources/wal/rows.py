@@ -9,7 +9,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import Any
 
-from relevo.outgoing import Outgoing
+from relevo.outgoing import Outgoing, check_headers_text
 from relevo.sources.wal.protocol import DecodeError, Relation, Row, Text
 
 _SECOND_US = 1_000_000
@@ -107,11 +107,17 @@ def row_reader(relation: Relation) -> ReadRow:
             aggregate_type,
             None if aggregate_id is None else aggregate_id.decode(),
             None if aggregate_version is None else _I64(aggregate_version)[0],
-            None if headers is None else headers[1:].decode(),
+            None if headers is None else checked(headers[1:].decode()),
         )
         return _I64(seq)[0], _I16(bucket)[0], new(Outgoing, columns)
 
     return read
+
+
+def checked(headers: str) -> str:
+    """``headers`` as they are; raises ``ValueError`` if they cannot be sent."""
+    check_headers_text(headers)
+    return headers
 
 
 def time_writer() -> Callable[[int], bytes]:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from struct import Struct
-from struct import error as StructError
 from typing import Any, Protocol
 
 from relevo.ids import bucket_of, foreign_id
@@ -166,7 +165,7 @@ class Stream:
                     continue
                 try:
                     seq, bucket, message = reader(row)
-                except (ValueError, TypeError, AttributeError, StructError) as error:
+                except Exception as error:  # noqa: BLE001 - this row alone
                     chunk.broken_rows.add(len(messages))
                     self._add_unreadable(data[_DATA_HEAD:], f"a row of the outbox cannot be read: {error}")
                     continue

@@ -78,7 +78,7 @@ returning epoch;
 -- name: held.first
 select held_seq, cast(event_id as text), kind, topic, key, type, schema_version, aggregate_type, aggregate_id,
        aggregate_version, payload, content_type, cast(headers as text),
-       cast(extract(epoch from created_at) * 1000000 as bigint), position, shard
+       cast(extract(epoch from greatest(least(created_at, '9999-12-31'), '0001-01-01')) * 1000000 as bigint), position, shard
 from {held_message}
 where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
   and held_key = cast(:key as bytea)

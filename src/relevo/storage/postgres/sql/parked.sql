@@ -48,7 +48,7 @@ limit cast(:limit as integer);
 select held_seq, cast(event_id as text), type, position, shard, content_type, cast(headers as text), payload,
        cast(edited_from as text), cast(extract(epoch from clock_timestamp() - held_at) as double precision),
        schema_version, kind, key, aggregate_type, aggregate_id, aggregate_version,
-       cast(extract(epoch from created_at) * 1000000 as bigint)
+       cast(extract(epoch from greatest(least(created_at, '9999-12-31'), '0001-01-01')) * 1000000 as bigint)
 from {held_message}
 where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
   and held_key = cast(:key as bytea)
