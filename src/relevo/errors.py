@@ -7,7 +7,8 @@
     │   └── TooLargeError
     ├── MisuseError             the API was used in a way that would lose an event or a promise (exit 1)
     │   ├── NotInTransactionError
-    │   └── ForgottenAwaitError
+    │   ├── ForgottenAwaitError
+    │   └── UsageError          options or arguments of a command that are missing or do not fit (exit 2)
     ├── ConfigError             settings, URLs, extras, handlers (exit 78)
     │   └── MissingExtraError
     ├── SchemaError             tables missing, older, newer than allowed, or forbidden to us (exit 78)
@@ -32,14 +33,14 @@ class RelevoError(Exception):
     """What a PostgreSQL server refused a connection with, where it did; other errors of a server are the cause."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or type(self).__doc__)
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
 
 
 class RefusedError(RelevoError):
     """The data cannot become a message."""
 
     def __init__(self, message: str, *, path: str = "") -> None:
-        super().__init__(f"{path}: {message}" if path else message)
+        super().__init__(f"{path}: {message}" if path and not message.startswith(path) else message)
         self.path = path
 
 
@@ -58,6 +59,12 @@ class NotInTransactionError(MisuseError):
 
 class ForgottenAwaitError(MisuseError):
     """An outbox.add() on an async handle was not awaited: the event would be lost. Write `await outbox.add(...)`."""
+
+
+class UsageError(MisuseError):
+    """Options or arguments of a command are missing, or do not fit each other."""
+
+    exit_code = 2
 
 
 class ConfigError(RelevoError):

@@ -19,10 +19,14 @@ def stream() -> Iterator[io.StringIO]:
     """Where the logs of this test go; the logging of the test run is as before afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("relevo")
     before = (list(root.handlers), root.level, ours.level)
+    libraries = {name: logging.getLogger(name).level for name in logs.LIBRARIES}
     yield io.StringIO()
     root.handlers[:], level, our_level = before
     root.setLevel(level)
     ours.setLevel(our_level)
+    for name, each in libraries.items():
+        logging.getLogger(name).setLevel(each)
+    logging.captureWarnings(False)
 
 
 def test_text_is_one_line_with_time_level_name_and_extra_fields(stream: io.StringIO) -> None:
@@ -57,13 +61,19 @@ def test_a_password_in_a_url_never_reaches_the_log(stream: io.StringIO, format: 
 
 
 def test_levels(stream: io.StringIO) -> None:
-    """Ours as configured, libraries only when an operator must see it; a second call replaces the first."""
+    """Ours and the application's as configured, libraries that we use only when an operator must see it; a second call
+    replaces the first."""
     logs.configure(LogSettings(level="error"), stream=stream)
     logs.configure(LogSettings(level="info"), stream=stream)
     logging.getLogger("relevo.relay").debug("no")
     logging.getLogger("relevo.relay").info("yes")
-    logging.getLogger("somebody.else").info("no")
-    assert stream.getvalue().count("\n") == 1 and "yes" in stream.getvalue()
+    logging.getLogger("shop.orders").info("yes too")
+    logging.getLogger("shop.orders").debug("no")
+    for library in logs.LIBRARIES:
+        logging.getLogger(library).info("no")
+    assert [line.rpartition(": ")[2] for line in stream.getvalue().splitlines()] == ["yes", "yes too"]
+    logging.getLogger("aiormq.connection").warning("an operator must see it")
+    assert "warning aiormq.connection" in stream.getvalue()
     logs.configure(LogSettings(level="error"), debug=True, stream=stream)
     logging.getLogger("relevo.relay").debug("debug")
     assert "debug relevo.relay: debug" in stream.getvalue()

@@ -9,7 +9,7 @@ from typing import Literal
 import click
 
 from relevo.cli.context import CliContext, progress
-from relevo.cli.output import document, output_option
+from relevo.cli.output import document, echo, output_option
 from relevo.errors import ConfigError, RefusedError
 from relevo.message import check_name
 from relevo.ops import bench as benching
@@ -76,12 +76,12 @@ def _show_plan(plan: Plan, output: Literal["table", "json", "jsonl"]) -> None:
     if output != "table":
         document(plan, output)
         return
-    click.echo(
+    echo(
         f"would append {plan.events + plan.followed:,} events of {plan.bytes} bytes to the outbox in "
         f"{plan.database}, topic {plan.topic},"
     )
-    click.echo(f"send them to {plan.broker} by a relay of its own (source {plan.source}),")
-    click.echo(f"read them there as {plan.consumer}, and remove the rows. Topic and group stay at the broker.")
+    echo(f"send them to {plan.broker} by a relay of its own (source {plan.source}),")
+    echo(f"read them there as {plan.consumer}, and remove the rows. Topic and group stay at the broker.")
 
 
 def _show(report: BenchReport) -> None:
@@ -103,7 +103,7 @@ def _show(report: BenchReport) -> None:
         ("machine", _facts(report.machine)),
     ]
     for name, text in lines:
-        click.echo(f"{name:<9} {text}")
+        echo(f"{name:<9} {text}")
 
 
 def _steady(per_s: float | None) -> str:

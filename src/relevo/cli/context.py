@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
+from relevo.cli.output import line
 from relevo.settings import Settings, load
 from relevo.telemetry import logs
 
@@ -28,4 +27,4 @@ class CliContext:
 
 def progress(message: str) -> None:
     """One line for a person, on stderr: stdout belongs to what was asked for."""
-    click.echo(message, err=True)
+    line(message, err=True)

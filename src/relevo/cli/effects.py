@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from datetime import datetime
 from typing import Literal
 
 import click
 
+from relevo.cli import output as terminal
 from relevo.cli.context import CliContext, progress
 from relevo.cli.database import on_database
 from relevo.cli.output import document, output_option
+from relevo.cli.worker import announce, log_options, settings_of
 from relevo.effects import EFFECTS, Effect, EffectRunner
 from relevo.ops import effects as ops
 from relevo.ops.acting import actor_of
 from relevo.ops.importing import import_all
+from relevo.printable import json_text
 from relevo.runtime.health import HealthServer
 from relevo.runtime.supervise import supervise
 from relevo.settings import Settings
+from relevo.telemetry import logs
 
 Output = Literal["table", "json", "jsonl"]
 STATES = ("pending", "sent", "done", "failed", "unknown")
@@ -30,15 +35,17 @@ def command() -> None:
 
 @command.command("run")
 @click.argument("effects", nargs=-1, required=True, metavar="MODULE:ATTRIBUTE...")
+@log_options
 @click.pass_obj
-def run(context: CliContext, effects: tuple[str, ...]) -> None:
+def run(context: CliContext, effects: tuple[str, ...], log_level: str | None, log_format: str | None) -> None:
     """Perform effects until SIGTERM: relevo effects run shop.effects:charge_card
 
     All effects that the named modules declare are performed. The first signal finishes the acts under way; the second
     leaves at once, and what was under way is unknown then.
     """
-    settings = context.settings()
-    import_all(effects, Effect)
+    settings = settings_of(context, log_level, log_format)
+    with logs.application():
+        import_all(effects, Effect)
     asyncio.run(supervise(lambda stop: _run(settings, stop), stop_timeout_s=settings.consumer.stop_timeout_s))
 
 
@@ -50,7 +57,7 @@ async def _run(settings: Settings, stop: asyncio.Event) -> None:
             server = HealthServer(settings.health.host, settings.health.port, runner.health)
             await stack.enter_async_context(server)
             health = f", health on {settings.health.host}:{settings.health.port}"
-        await runner.run(stop, lambda: progress(f"effects ready: {', '.join(runner.effects)}{health}"))
+        await runner.run(stop, lambda: announce(f"effects ready: {', '.join(runner.effects)}{health}"))
 
 
 @command.command("list")
@@ -78,14 +85,26 @@ def list_(
 
 @command.command("show")
 @click.argument("effect_id", type=int, metavar="ID")
-@output_option
+@click.option(
+    "--output",
+    "--format",
+    type=click.Choice(["text", "table", "json", "jsonl"]),
+    default="text",
+    show_default=True,
+    help="For people, as one JSON document, or the same on one line.",
+)
 @click.pass_obj
-def show(context: CliContext, effect_id: int, output: Output) -> None:
+def show(context: CliContext, effect_id: int, output: Literal["text", "table", "json", "jsonl"]) -> None:
     """Everything about one effect."""
-    document(
-        on_database(context.settings(), lambda database: ops.show(database, effect_id)),
-        "json" if output == "table" else output,
-    )
+    found = on_database(context.settings(), lambda database: ops.show(database, effect_id))
+    if output in ("json", "jsonl"):
+        document(found, output)
+        return
+    for name in found.__struct_fields__:
+        value = getattr(found, name)
+        terminal.line(
+            f"{name.removesuffix('_s').replace('_', ' '):<16} {'-' if value is None else _shown(name, value)}"
+        )
 
 
 @command.command("resolve")
@@ -108,18 +127,21 @@ def resolve(
     progress(f"effect {detail.effect_id} ({detail.name}/{detail.key}) is {detail.state} now")
 
 
-def _table(lines: list[ops.EffectLine]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _shown(name: str, value: object) -> str:
+    """A field of an effect for people."""
+    if isinstance(value, float) and name.endswith("_s"):
+        return f"{value:.1f} s"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    return value if isinstance(value, str) else json_text(value)
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("id", "effect", "key", "state", "attempts", "age", "next", "what was said"):
-        table.add_column(title)
+
+def _table(lines: list[ops.EffectLine]) -> None:
+    rows = []
     for line in lines:
         due = "a person" if line.state == "unknown" and line.due_s is None else ""
         if line.due_s is not None:
             due = f"{max(0.0, line.due_s):.0f} s"
         values = (line.name, line.key, line.state, str(line.attempts), f"{line.age_s:.0f} s", due, line.error or "")
-        table.add_row(str(line.effect_id), *map(Text, values))
-    Console().print(table)
+        rows.append((str(line.effect_id), *values))
+    terminal.show(terminal.table(("id", "effect", "key", "state", "attempts", "age", "next", "what was said"), rows))

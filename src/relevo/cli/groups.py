@@ -8,7 +8,7 @@ import click
 
 from relevo.cli.context import CliContext, progress
 from relevo.cli.database import on_database
-from relevo.cli.output import document, output_option
+from relevo.cli.output import confirm, document, output_option, show
 from relevo.ops import groups as ops
 from relevo.ops.acting import actor_of
 
@@ -32,12 +32,12 @@ def list_(context: CliContext, output: Output) -> None:
     elif output == "jsonl":
         for each in found:
             document(each, output)
-    else:
-        from rich.console import Console
-
+    elif found:
         from relevo.cli.status_table import groups_table
 
-        Console().print(*groups_table(found))
+        show(*groups_table(found))
+    else:
+        progress("no consumer has read this outbox itself: there are no groups")
 
 
 @command.command("drop")
@@ -54,7 +54,7 @@ def drop(context: CliContext, name: str, yes: bool, actor: str | None, reason: s
     """
     settings = context.settings()
     if not yes:
-        click.confirm(f"Drop the group {name}, and what it has not read?", abort=True, err=True)
+        confirm(f"Drop the group {name}, and what it has not read?")
     who = actor or actor_of()
     done = on_database(settings, lambda database: ops.drop(database, name, actor=who, reason=reason))
     more = "+" if done.behind_capped else ""

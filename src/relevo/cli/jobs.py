@@ -9,7 +9,7 @@ import click
 
 from relevo.cli.context import CliContext, progress
 from relevo.cli.database import on_database
-from relevo.cli.output import document, output_option
+from relevo.cli.output import document, output_option, show, table
 from relevo.ops import jobs as ops
 from relevo.ops.acting import actor_of
 
@@ -66,16 +66,12 @@ def cancel(context: CliContext, job_id: UUID, why: str, actor: str | None, outpu
 
 
 def _table(lines: list[ops.JobLine]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("job", "what", "state", "done", "of", "who", "why", "began"):
-        table.add_column(title)
+    if not lines:
+        progress("no job was begun")
+        return
+    rows = []
     for line in lines:
         total = "" if line.total is None else f"{line.total:,}"
         began = line.started_at.isoformat(sep=" ", timespec="seconds")
-        values = (line.job_id, line.kind, line.state, f"{line.done:,}", total, line.actor, line.reason, began)
-        table.add_row(*map(Text, values))
-    Console().print(table)
+        rows.append((line.job_id, line.kind, line.state, f"{line.done:,}", total, line.actor, line.reason, began))
+    show(table(("job", "what", "state", "done", "of", "who", "why", "began"), rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -11,7 +12,9 @@ import click
 from relevo._version import __version__
 from relevo.cli.context import CliContext
 from relevo.cli.lazy import LazyGroup
+from relevo.cli.output import echo, line, show_error
 from relevo.errors import RelevoError
+from relevo.telemetry import logs
 
 COMMANDS = {
     "init": ("relevo.cli.init", "Write a relevo.toml with every setting and its default."),
@@ -58,12 +61,13 @@ def run(arguments: list[str]) -> int:
         result = cli.main(arguments, prog_name="relevo", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.ClickException as error:  # bad usage: exit code 2
-        error.show()
+        show_error(error)
         return error.exit_code
     except RelevoError as error:
         return _fail(str(error), error.exit_code, arguments)
     except (KeyboardInterrupt, click.Abort):
-        click.echo(err=True)
+        if not (logs.is_json() and logs.works()):
+            echo(err=True)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `relevo status | head`: nobody reads on, and that is fine
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,7 +84,11 @@ def debug_wanted() -> bool:
 
 
 def _fail(message: str, exit_code: int, arguments: list[str]) -> int:
+    text = " ".join(message.split())
+    if logs.is_json() and logs.works():
+        logs.say(logging.ERROR, text, exit_code=exit_code)
+        return exit_code
     if debug_wanted() or "--debug" in arguments:
-        traceback.print_exc()
-    click.echo(f"relevo: {' '.join(message.split())}", err=True)
+        echo(traceback.format_exc(), err=True)
+    line(f"relevo: {text}", err=True)
     return exit_code

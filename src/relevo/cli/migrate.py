@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from relevo.cli.context import CliContext, progress
+from relevo.cli.output import raw
 from relevo.ops import grants as granting
 from relevo.ops import migrate as migrating
 from relevo.settings import Settings, redact
@@ -18,7 +19,7 @@ from relevo.settings import Settings, redact
     "--grant",
     "grants",
     multiple=True,
-    metavar="DUTY:NAME",
+    metavar="ROLE:NAME",
     help="Grant a database role what a writer, relay, consumer or operator needs (PostgreSQL). Repeatable.",
 )
 @click.pass_obj
@@ -32,7 +33,7 @@ def command(context: CliContext, print_sql: bool, check: bool, dry_run: bool, gr
     wanted = granting.parse(grants)
     if print_sql:
         # Grants alone, when they were asked for: the tables were probably made long ago.
-        click.echo(granting.sql(settings, wanted) if wanted else migrating.sql(settings), nl=False)
+        raw(granting.sql(settings, wanted) if wanted else migrating.sql(settings))
         return
     if check:
         progress(f"up to date: schema version {migrating.check(settings)} in {redact(settings.database.url)}")
@@ -43,7 +44,7 @@ def command(context: CliContext, print_sql: bool, check: bool, dry_run: bool, gr
             granting.apply(settings, wanted)
         verb = "would grant" if dry_run else "granted"
         for grant in wanted:
-            progress(f"{verb} {grant.role} the rights of duty {grant.duty}")
+            progress(f"{verb} {grant.role} the rights of {grant.duty}")
 
 
 def _migrate(settings: Settings, *, dry_run: bool) -> None:

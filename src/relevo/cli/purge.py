@@ -9,7 +9,7 @@ import click
 
 from relevo.cli.context import CliContext, progress
 from relevo.cli.database import on_database
-from relevo.cli.output import document, output_option
+from relevo.cli.output import confirm, document, echo, output_option
 from relevo.ops import purge as purging
 from relevo.ops.acting import actor_of
 from relevo.ops.purge import PARTS, Part
@@ -59,7 +59,7 @@ def command(
         if found.nothing:
             progress("nothing is old enough")
             return
-        click.confirm(_question(found, then), abort=True, err=True)
+        confirm(_question(found, then))
     _show(_purge(settings, parts, actor or actor_of()), then, output, dry_run=False)
 
 
@@ -88,16 +88,16 @@ def _show(done: Purged, then: str, output: Literal["table", "json", "jsonl"], *,
         return
     would = "would be " if dry_run else ""
     verb = {"archive": "archived", "partitions": "dropped"}.get(then, "deleted")
-    click.echo(f"outbox   {done.outbox:,} {would}{verb}")
+    echo(f"outbox   {done.outbox:,} {would}{verb}")
     for fate in done.partitions:
         fact = f"stays: it {fate.why}" if fate.why else f"{fate.rows:,} messages, {would}dropped"
-        click.echo(f"         {fate.name}  {fact}")
+        echo(f"         {fate.name}  {fact}")
     if done.cut:
-        click.echo(f"         a partition {'would be' if dry_run else 'was'} closed, and a new one begun")
-    click.echo(f"inbox    {done.inbox:,} {would}deleted")
+        echo(f"         a partition {'would be' if dry_run else 'was'} closed, and a new one begun")
+    echo(f"inbox    {done.inbox:,} {would}deleted")
     if not dry_run:
-        click.echo(f"journal  {done.journal:,} deleted")
-    click.echo(f"effects  {done.effects:,} {would}deleted")
+        echo(f"journal  {done.journal:,} deleted")
+    echo(f"effects  {done.effects:,} {would}deleted")
 
 
 def _purge(settings: Settings, parts: Sequence[Part], actor: str) -> Purged:

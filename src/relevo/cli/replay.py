@@ -10,10 +10,10 @@ from uuid import UUID
 import click
 
 from relevo.cli.context import CliContext, progress
-from relevo.cli.output import document, output_option
+from relevo.cli.output import document, echo, output_option, question
 from relevo.consumer import Consumer
 from relevo.consumer.replaying import FENCE_TIMEOUT_S
-from relevo.errors import CancelledJobError, CheckFailedError, MisuseError
+from relevo.errors import CancelledJobError, CheckFailedError, UsageError
 from relevo.ops.acting import actor_of
 from relevo.ops.importing import import_all
 from relevo.ops.replay import Plan, Replays
@@ -22,6 +22,7 @@ from relevo.ops.replay_turn import Report
 from relevo.runtime.supervise import supervise
 from relevo.storage import replaying
 from relevo.storage.replaying import Mode
+from relevo.telemetry import logs
 
 EXIT_PAUSED = 75
 FAILURES_SHOWN = 20
@@ -100,7 +101,8 @@ def command(context: CliContext, /, **given: Any) -> int | None:
         raise click.UsageError("say --consumer MODULE:ATTRIBUTE, or --into TOPIC")
     if into is None and given["mode"] is None and given["job"] is None:
         raise click.UsageError("say --mode repair or --mode again")
-    consumer = None if spec is None else import_all([spec], Consumer)[0]
+    with logs.application():
+        consumer = None if spec is None else import_all([spec], Consumer)[0]
     codes: list[int] = []
 
     async def work(stop: asyncio.Event) -> None:
@@ -123,10 +125,10 @@ async def _replay(replays: Replays, stop: asyncio.Event, given: dict[str, Any]) 
             _show_plan(plan, output)
             return 0
         if not given["why"]:
-            raise MisuseError("say --why: it is kept in the audit")
+            raise UsageError("say --why: it is kept in the audit")
         if output == "table":
             _show_plan(plan, output, err=True)
-        if not given["yes"] and not await asyncio.to_thread(click.confirm, f"Replay {plan.runs} messages?", err=True):
+        if not given["yes"] and not await asyncio.to_thread(question, f"Replay {plan.runs} messages?"):
             return 1
         job = await replays.start(
             selection, plan, mode=mode, why=given["why"], actor=given["actor"] or actor_of(), rate=given["rate"]
@@ -150,7 +152,7 @@ async def _replay(replays: Replays, stop: asyncio.Event, given: dict[str, Any]) 
     if report.failed:
         await _show_failures(replays, job)
         raise CheckFailedError(
-            f"{report.failed} messages could not be run. Mend it, then: relevo replay … --resume {job}"
+            f"{report.failed} messages could not be run. Correct the cause, then: relevo replay … --resume {job}"
         )
     return 0
 
@@ -177,11 +179,9 @@ def _show_plan(plan: Plan, output: Literal["table", "json", "jsonl"], *, err: bo
         document(plan, output)
         return
     verb = "published" if plan.mode == "into" else f"run again ({plan.mode})"
-    click.echo(f"{plan.total} messages match; {plan.runs} would be {verb} for {plan.target}", err=err)
+    echo(f"{plan.total} messages match; {plan.runs} would be {verb} for {plan.target}", err=err)
     for each in plan.types:
-        click.echo(
-            f"  {each.count:>8}  {each.type}  {each.handler if each.runs else f'not run: {each.handler}'}", err=err
-        )
+        echo(f"  {each.count:>8}  {each.type}  {each.handler if each.runs else f'not run: {each.handler}'}", err=err)
 
 
 class _Bar:

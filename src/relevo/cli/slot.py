@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from relevo.cli.context import CliContext, progress
+from relevo.cli.output import confirm, echo
 from relevo.ops import slot as slots
 
 
@@ -23,7 +24,7 @@ def list_(context: CliContext) -> None:
         behind = "?" if each.behind is None else f"{each.behind:,}"
         safe = "" if each.safe is None else f", {each.safe:,} bytes until it is lost"
         mark = "*" if each.name == ours else " "
-        click.echo(f"{mark} {each.name}  {each.database}  {each.status}  {reader}, keeps {behind} bytes of WAL{safe}")
+        echo(f"{mark} {each.name}  {each.database}  {each.status}  {reader}, keeps {behind} bytes of WAL{safe}")
     if not any(each.name == ours for each in found):
         progress(f"the slot of this installation, {ours}, does not exist")
 
@@ -49,7 +50,7 @@ def recover(context: CliContext, yes: bool) -> None:
     """Make a slot anew that was dropped or lost, and send from the table what is not known to be settled."""
     settings = context.settings()
     if not yes:
-        click.confirm("Drop the slot if it is there, and take over from the table?", abort=True, err=True)
+        confirm("Drop the slot if it is there, and take over from the table?")
     progress(str(slots.recover(settings)))
 
 
@@ -60,5 +61,5 @@ def drop(context: CliContext, yes: bool) -> None:
     """Drop slot, publication and position, so that the server keeps no WAL for us any more."""
     settings = context.settings()
     if not yes:
-        click.confirm("Drop the slot? A relay with relay.source = 'wal' then stops", abort=True, err=True)
+        confirm("Drop the slot? A relay with relay.source = 'wal' then stops")
     progress("dropped" if slots.drop(settings) else "there was no slot")

@@ -9,6 +9,7 @@ import click
 
 from relevo.cli.context import CliContext, progress
 from relevo.cli.database import on_database
+from relevo.cli.output import confirm, echo
 from relevo.clients import database_for
 from relevo.ops import moving
 from relevo.ops.acting import actor_of
@@ -41,13 +42,13 @@ def move(context: CliContext, target: str, dry_run: bool, yes: bool, actor: str 
         progress(f"the source is {target!r} already: nothing to do")
         return
     for number, step in enumerate(found.steps, 1):
-        click.echo(f"{number}. {step}", err=not dry_run)
+        echo(f"{number}. {step}", err=not dry_run)
     if dry_run:
         for name, lanes in found.relays.items():
-            click.echo(f"   relay {name} owns {lanes} lanes")
+            echo(f"   relay {name} owns {lanes} lanes")
         return
     if not yes:
-        click.confirm(f"{'Go on' if found.begun else 'Move'}?", abort=True, err=True)
+        confirm(f"{'Go on' if found.begun else 'Move'}?")
     moved = asyncio.run(_move(settings, target, actor or actor_of(), reason))
     if moved is not None:
         progress(

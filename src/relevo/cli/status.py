@@ -11,11 +11,12 @@ import click
 
 from relevo.cli.context import CliContext
 from relevo.cli.database import on_database
-from relevo.cli.output import document, output_option
+from relevo.cli.output import document, line, output_option, show
 from relevo.clients import database_for
 from relevo.errors import UnreachableError
 from relevo.ops.status import status
 from relevo.ops.status_report import Status
+from relevo.printable import printable
 from relevo.settings import Settings
 
 REFRESH_S = 1.0
@@ -40,7 +41,7 @@ async def _watch(settings: Settings, output: Literal["table", "json", "jsonl"]) 
             if isinstance(each, Status):
                 document(each, output)
             else:
-                click.echo(f"relevo: {each}", err=True)
+                line(f"relevo: {each}", err=True)
         return
     from rich.live import Live
     from rich.text import Text
@@ -49,7 +50,7 @@ async def _watch(settings: Settings, output: Literal["table", "json", "jsonl"]) 
 
     with Live(auto_refresh=False, screen=False) as live:
         async for each in _every_second(settings):
-            live.update(render(each) if isinstance(each, Status) else Text(str(each)), refresh=True)
+            live.update(render(each) if isinstance(each, Status) else Text(printable(str(each))), refresh=True)
 
 
 async def _every_second(settings: Settings) -> AsyncIterator[Status | UnreachableError]:
@@ -67,8 +68,6 @@ def _show(report: Status, output: Literal["table", "json", "jsonl"]) -> None:
     if output != "table":
         document(report, output)
         return
-    from rich.console import Console
-
     from relevo.cli.status_table import render
 
-    Console().print(render(report))
+    show(render(report))

@@ -8,7 +8,9 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from relevo.cli.output import table
 from relevo.ops.status_report import ConsumerGroup, Paused, Status
+from relevo.printable import printable
 
 
 def render(report: Status) -> RenderableType:
@@ -94,7 +96,7 @@ def render(report: Status) -> RenderableType:
             for p in report.partitions
         ),
     )
-    parts += [f"[bold yellow]warning:[/] {escape(warning)}" for warning in report.warnings]
+    parts += [f"[bold yellow]warning:[/] {escape(printable(warning))}" for warning in report.warnings]
     return Group(*parts)
 
 
@@ -143,17 +145,13 @@ def _summary(report: Status) -> Table:
         when = f"first in {duration(due)}" if due >= 0 else f"first is {duration(-due)} late"
         rows.append(("scheduled", f"{_count(report.scheduled.count, report.scheduled.count_capped)}, {when}"))
     for name, value in rows:
-        grid.add_row(f"[bold]{name}[/]", escape(value))
+        grid.add_row(f"[bold]{name}[/]", escape(printable(value)))
     return grid
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Table]:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, header_style="dim", overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return [table] if table.row_count else []
+    made = table(columns, rows, title=title, header_style="dim")
+    return [made] if made.row_count else []
 
 
 def _place(paused: Paused) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from relevo.errors import RefusedError
+from relevo.errors import RefusedError, UsageError
 from relevo.ports.database import Database
 from relevo.script import Script
 from relevo.storage import auditing, effecting
@@ -76,10 +76,10 @@ async def resolve(
 ) -> EffectDetail:
     """A person found out what came of it: done; or not done, and then it is performed again. Audited with it.
 
-    Raises ``RefusedError`` for an effect that is neither unknown nor failed, and without a reason.
+    Raises ``RefusedError`` for an effect that is neither unknown nor failed, ``UsageError`` without a reason.
     """
     if not why.strip():
-        raise RefusedError("say why: it is kept in the audit")
+        raise UsageError("say why: it is kept in the audit")
     await database.run(_resolve(effect_id, verdict, why.strip(), actor))
     return await show(database, effect_id)
 

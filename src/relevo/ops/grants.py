@@ -14,7 +14,7 @@ from typing import Final, get_args
 
 from relevo.catalog import Catalog
 from relevo.clients.texts import text_session
-from relevo.errors import ConfigError
+from relevo.errors import ConfigError, UsageError
 from relevo.ops.migrate import catalog_of
 from relevo.settings import Settings
 from relevo.storage.granting import Duty, statements
@@ -31,13 +31,13 @@ class Grant:
 
 
 def parse(texts: Iterable[str]) -> list[Grant]:
-    """Grants from ``writer:shop_app,relay:shop_relay`` and the like; raises ``ConfigError`` naming the part."""
+    """Grants from ``writer:shop_app,relay:shop_relay`` and the like; raises ``UsageError`` naming the part."""
     grants: list[Grant] = []
     for part in (part.strip() for text in texts for part in text.split(",")):
         duty, colon, role = part.partition(":")
         if not colon or not role or duty not in DUTIES:
-            raise ConfigError(
-                f"--grant {part!r} is not understood: write DUTY:NAME, a duty of {', '.join(DUTIES)} and the "
+            raise UsageError(
+                f"--grant {part!r} is not understood: write ROLE:NAME, one of {', '.join(DUTIES)} and the "
                 "name of a database role"
             )
         grants.append(Grant(duty, role))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from relevo.errors import ConfigError, RelevoError
+from relevo.errors import ConfigError, RelevoError, UsageError
 
 T = TypeVar("T")
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 def import_all(specs: Iterable[str], kind: type[T]) -> list[T]:
     """Import every ``MODULE:ATTRIBUTE`` with the working directory on the path; each must be a ``kind``.
 
-    Raises ``ConfigError`` for a wrong form, a module or attribute that does not exist, an import that fails, another
-    type, and the same object given twice.
+    Raises ``UsageError`` for a wrong form and the same object given twice, ``ConfigError`` for a module or attribute
+    that does not exist, an import that fails, and another type.
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
@@ -28,7 +28,7 @@ def import_all(specs: Iterable[str], kind: type[T]) -> list[T]:
     for spec in specs:
         value = _import(spec, kind)
         if any(value is other for other in found):
-            raise ConfigError(f"{spec!r} is given twice")
+            raise UsageError(f"{spec!r} is given twice")
         found.append(value)
     return found
 
@@ -36,7 +36,7 @@ def import_all(specs: Iterable[str], kind: type[T]) -> list[T]:
 def _import(spec: str, kind: type[T]) -> T:
     module_name, colon, attribute = spec.partition(":")
     if not colon or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"{spec!r} is not understood: write MODULE:ATTRIBUTE, like shop.consumers:billing")
+        raise UsageError(f"{spec!r} is not understood: write MODULE:ATTRIBUTE, like shop.consumers:billing")
     module = _module(module_name, spec)
     value = getattr(module, attribute, None)
     if isinstance(value, kind):
@@ -47,7 +47,7 @@ def _import(spec: str, kind: type[T]) -> T:
         near = difflib.get_close_matches(attribute, there or list(vars(module)), n=1)
         hint = f"did you mean {module_name}:{near[0]}?" if near else what
         raise ConfigError(f"{spec!r}: module {module_name!r} has no attribute {attribute!r}; {hint}")
-    raise ConfigError(f"{spec!r} is a {type(value).__name__}, not a {kind.__name__}; {what}")
+    raise ConfigError(f"{spec!r} is {_a(type(value))}, not {_a(kind)}; {what}")
 
 
 def _module(name: str, spec: str) -> ModuleType:
@@ -65,3 +65,8 @@ def _module(name: str, spec: str) -> ModuleType:
         raise ConfigError(
             f"{spec!r}: importing {name} failed: {type(error).__name__}: {error}. --debug shows where"
         ) from error
+
+
+def _a(kind: type) -> str:
+    """``a Consumer``, ``an Outbox``."""
+    return f"a{'n' if kind.__name__[:1] in 'AEIOUaeio' else ''} {kind.__name__}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
-from relevo.errors import MisuseError, RefusedError
+from relevo.errors import RefusedError, UsageError
 from relevo.ports.database import Database
 from relevo.runtime.probes import probe
 from relevo.script import Script
@@ -65,12 +65,12 @@ def check_selection(selection: Selection, *, everything: bool) -> Selection:
     """Refuse an empty selection unless everything is meant, and everything together with a selection."""
     empty = not selection.document()
     if empty and not everything:
-        raise MisuseError(
+        raise UsageError(
             "nothing is selected: name an id, key, consumer, side, topic, error or age, or say --all if all of it is "
             "meant"
         )
     if everything and not empty:
-        raise MisuseError("--all and a selection exclude each other: leave out one of them")
+        raise UsageError("--all and a selection exclude each other: leave out one of them")
     return selection
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from relevo.errors import LostOwnershipError, MisuseError
+from relevo.errors import LostOwnershipError, UsageError
 from relevo.ids import uuid7
 from relevo.ops.parked import Operator, Tally, count, described
 from relevo.ports.broker import Publisher
@@ -47,7 +47,7 @@ class Published(Tally):
 def check_side(selection: Selection) -> Selection:
     """The selection, bound to the consumer's side: what a broker refused cannot be given to it as a dead letter."""
     if selection.side == "relay":
-        raise MisuseError(
+        raise UsageError(
             "dead letters are for the consumer's side: what is parked on the relay's side was refused by the broker"
         )
     return replace(selection, side="consumer")

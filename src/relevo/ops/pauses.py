@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from relevo.errors import ConfigError, RefusedError
+from relevo.errors import ConfigError, RefusedError, UsageError
 from relevo.message import check_name
 from relevo.ports.database import Database
 from relevo.script import Script
@@ -16,9 +16,9 @@ HEX = "0x"
 
 
 def target(kind: PauseKind, name: str, *, topic: str | None = None, consumer: str | None = None) -> Target:
-    """What ``kind`` and ``name`` mean; raises ``ConfigError``. ``topic`` and ``consumer`` are for keys only."""
+    """What ``kind`` and ``name`` mean; raises ``UsageError``. ``topic`` and ``consumer`` are for keys only."""
     if kind != "key" and (topic or consumer):
-        raise ConfigError(f"--topic and --consumer say which key is meant; a {kind} has none")
+        raise UsageError(f"--topic and --consumer say which key is meant; a {kind} has none")
     try:
         for what, value in (("topic", topic), ("consumer name", consumer)):
             if value is not None:
@@ -26,7 +26,7 @@ def target(kind: PauseKind, name: str, *, topic: str | None = None, consumer: st
         if kind in ("destination", "topic", "consumer"):
             check_name("consumer name" if kind == "consumer" else "topic", name)
     except RefusedError as error:
-        raise ConfigError(str(error)) from None
+        raise UsageError(str(error)) from None
     match kind:
         case "destination" | "topic":
             return Target(kind, name, topic=name)
@@ -34,11 +34,11 @@ def target(kind: PauseKind, name: str, *, topic: str | None = None, consumer: st
             return Target(kind, name, consumer=name)
         case "lane":
             if not name.isdecimal() or int(name) > 1023:
-                raise ConfigError(f"lane {name!r} is not a number: `relevo status` says how many lanes there are")
+                raise UsageError(f"lane {name!r} is not a number: `relevo status` says how many lanes there are")
             return Target(kind, str(int(name)), lane=int(name))
         case "key":
             if topic is None:
-                raise ConfigError(
+                raise UsageError(
                     "a key belongs to a topic: --topic NAME, and --consumer NAME to stop it there and not at the relays"
                 )
             return Target(kind, name, topic=topic, consumer=consumer or "", key=key_bytes(name))
@@ -50,15 +50,15 @@ def key_bytes(text: str) -> bytes:
         try:
             return bytes.fromhex(text[len(HEX) :])
         except ValueError:
-            raise ConfigError(f"key {text!r} starts with 0x and is not hexadecimal") from None
+            raise UsageError(f"key {text!r} starts with 0x and is not hexadecimal") from None
     return text.encode()
 
 
 async def change(database: Database, what: Target, *, act: Literal["pause", "resume"], who: str, why: str) -> bool:
-    """Pause or resume; false if there was nothing to change. Raises ``ConfigError`` for a lane that does not exist and
-    a pause without a reason."""
+    """Pause or resume; false if there was nothing to change. Raises ``ConfigError`` for a lane that does not exist,
+    ``UsageError`` for a pause without a reason."""
     if act == "pause" and not why.strip():
-        raise ConfigError("say why: --why TEXT. Whoever finds it paused tomorrow wants to know")
+        raise UsageError("say why: --why TEXT. Whoever finds it paused tomorrow wants to know")
     return await database.run(_change(what, act, who, why.strip()))
 
 

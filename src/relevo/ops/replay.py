@@ -13,7 +13,7 @@ from relevo.brokers import broker_for
 from relevo.clients import database_for
 from relevo.consumer import Consumer
 from relevo.consumer.replaying import FENCE_TIMEOUT_S, Replayer
-from relevo.errors import MisuseError, RefusedError
+from relevo.errors import MisuseError, RefusedError, UsageError
 from relevo.ids import uuid7
 from relevo.ops.replay_into import Forwarder
 from relevo.ops.replay_pauses import Watch
@@ -98,7 +98,7 @@ class Replays:
     ) -> UUID:
         """Create the job of ``plan``, audited with it. It does nothing before ``run``."""
         if not why.strip():
-            raise RefusedError("say why: it is kept in the audit")
+            raise UsageError("say why: it is kept in the audit")
         selection = self._checked(selection, mode)
         stored = {**msgspec.to_builtins(selection), "end": plan.to_seq, "consumer": self._name}
         act = Act(f"replay.{mode}", actor, why.strip(), stored)
@@ -168,7 +168,7 @@ class Replays:
 
     def _checked(self, selection: Selection, mode: Mode) -> Selection:
         if (mode == "into") != (selection.into is not None) or (mode == "into") == (self._consumer is not None):
-            raise MisuseError("a replay is for one consumer (mode repair or again), or into another topic")
+            raise UsageError("a replay is for one consumer (mode repair or again), or into another topic")
         if self._consumer is not None:
             topics = selection.topics or self._consumer.topics
             strange = [topic for topic in topics if topic not in self._consumer.topics]
@@ -176,7 +176,7 @@ class Replays:
                 raise RefusedError(f"consumer {self._name!r} does not read {', '.join(strange)}")
             selection = msgspec.structs.replace(selection, topics=topics)
         if not selection.topics:
-            raise MisuseError("say which topic to read: --topic")
+            raise UsageError("say which topic to read: --topic")
         selection.check()
         return selection
 

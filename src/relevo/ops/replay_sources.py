@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from relevo.errors import ConfigError, MisuseError, RefusedError
+from relevo.errors import ConfigError, UsageError
 from relevo.message import Message
 from relevo.ports.broker import Broker, Delivery
 from relevo.ports.database import Database
@@ -38,16 +38,16 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     into: str | None = None
 
     def check(self) -> None:
-        """Raises ``MisuseError`` for an empty selection, ``RefusedError`` for one that cannot match."""
+        """Raises ``UsageError`` for an empty selection and for one that cannot match."""
         given = (self.since, self.until, self.from_seq, self.to_seq, self.key)
         if all(each is None for each in given):
-            raise MisuseError("nothing is selected: say --since, --until, --from-seq, --to-seq or --key")
+            raise UsageError("nothing is selected: say --since, --until, --from-seq, --to-seq or --key")
         if self.source == "broker" and (self.from_seq is not None or self.to_seq is not None):
-            raise RefusedError("--from-seq and --to-seq are positions of the outbox: use --since and --until")
+            raise UsageError("--from-seq and --to-seq are positions of the outbox: use --since and --until")
         if self.since is not None and self.until is not None and self.since >= self.until:
-            raise RefusedError("--since must be before --until")
+            raise UsageError("--since must be before --until")
         if self.into is not None and self.into in self.topics:
-            raise RefusedError(f"--into {self.into!r} is one of the topics that are read: every consumer would get all")
+            raise UsageError(f"--into {self.into!r} is one of the topics that are read: every consumer would get all")
 
     def matches(self, message: Message) -> bool:
         """Also true of what the outbox's own query found."""

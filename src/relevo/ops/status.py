@@ -23,6 +23,8 @@ from relevo.ops.status_report import (
     SourceMove,
     Status,
     Transaction,
+    are,
+    of,
 )
 from relevo.ports.database import Database
 from relevo.script import Row, Rows, Script, Statement
@@ -252,8 +254,8 @@ def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: in
         warnings.append("messages are pending and no relay is running. Start one: relevo relay")
     elif report.relays and report.lanes.free:
         warnings.append(
-            f"{report.lanes.free} of {report.lanes.total} lanes are free at this moment; their messages wait until a "
-            "relay takes them, which is a matter of seconds after a start or stop"
+            f"{report.lanes.free} of {are(report.lanes.total, 'lane', report.lanes.free)} free at this moment; their "
+            "messages wait until a relay takes them, which is a matter of seconds after a start or stop"
         )
     if (move := report.source_move) is not None:
         warnings.append(
@@ -263,21 +265,21 @@ def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: in
         )
     parked = sum(held.keys for held in report.held if held.state == "parked")
     if parked:
-        warnings.append(f"{parked} keys are parked: their messages wait for a person. Run: relevo parked list")
+        warnings.append(f"{are(parked, 'key')} parked; an operator has to look: relevo parked list")
     warnings += groups.warnings(report.groups)
     warnings += processes.topic_conflicts(live)
     warnings += processes.command_conflicts(live)
     unknown = sum(each.count for each in report.effects if each.state == "unknown")
     if unknown:
         warnings.append(
-            f"{unknown} effects are unknown: nobody knows whether they were done. Look: "
-            "relevo effects list --state unknown"
+            f"{are(unknown, 'effect')} of unknown outcome: an operator has to find out whether "
+            f"{'it was' if unknown == 1 else 'they were'} done. Look: relevo effects list --state unknown"
         )
     for each in report.dead_letters:
         if each.refused or each.oldest_age_s > LETTERS_LATE_S:
             warnings.append(
-                f"{each.count} dead letters of consumer {each.consumer} wait since {each.oldest_age_s:.0f} s"
-                f"{f' ({each.problem})' if each.problem else ''}: its processes try again by themselves"
+                f"{are(each.count, 'dead letter')} not published after {each.oldest_age_s:.0f} s"
+                f"{f' ({each.problem})' if each.problem else ''}: the processes of consumer {each.consumer} try again"
             )
     for transaction in report.long_transactions:
         who = f"pid {transaction.pid}" if transaction.pid is not None else "a prepared transaction"
@@ -288,8 +290,8 @@ def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: in
         )
     if hidden:
         warnings.append(
-            f"{hidden} sessions hide their transactions from this role, so long ones may be missing here. "
-            "Grant it pg_read_all_stats to see them"
+            f"this role does not see the transactions of {of(hidden, 'session')}, so long ones may be missing here. "
+            "Grant it pg_read_all_stats"
         )
     cache_size = meta[7]
     if cache_size is not None and cache_size != 1:

@@ -187,3 +187,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[OutboxPartition] = []
     source_move: SourceMove | None = None
     groups: list[ConsumerGroup] = []
+
+
+def of(count: int, what: str) -> str:
+    """``1 key``, ``2 keys``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def are(count: int, what: str, subject: int | None = None) -> str:
+    """``1 key is``, ``2 keys are``; ``subject``: the number that the verb follows, if it is another one."""
+    return f"{of(count, what)} {'is' if (count if subject is None else subject) == 1 else 'are'}"

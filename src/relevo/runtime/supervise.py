@@ -9,6 +9,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import Final
 
 from relevo.errors import RelevoError
 
@@ -18,6 +19,10 @@ _PYTHONS_THRESHOLDS = (700, 2000)  # up to 3.12, and from 3.13 on
 _THRESHOLD = 50_000
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+DEBOUNCE_S: Final = 0.3
+"""Signals that come so soon after one another are one: Ctrl+C reaches every process of the group, and a parent that
+forwards it sends it once more."""
 
 
 class StoppedError(RelevoError):
@@ -39,7 +44,8 @@ def calm_collector() -> None:
 
 
 async def supervise(work: Callable[[asyncio.Event], Awaitable[None]], *, stop_timeout_s: float) -> None:
-    """Run ``work(stop)``; the first SIGTERM or SIGINT sets ``stop``, the second cancels it.
+    """Run ``work(stop)``; the first SIGTERM or SIGINT sets ``stop``, the second cancels it. What
+    comes within ``DEBOUNCE_S`` of a signal is the same one.
 
     Work that did not end ``stop_timeout_s`` seconds after the first signal is cancelled too. Returns when the work
     returned; raises what it raises, or ``StoppedError`` if it was cut short (exit code 128 + signal, as a shell says,
@@ -50,6 +56,7 @@ async def supervise(work: Callable[[asyncio.Event], Awaitable[None]], *, stop_ti
     loop = asyncio.get_running_loop()
     task: asyncio.Future[None] = asyncio.ensure_future(work(stop))
     cut_short: list[StoppedError] = []
+    last_at = -DEBOUNCE_S
 
     def cut(reason: str, exit_code: int) -> None:
         log.warning("%s: leaving now. What was in flight is handed over again, with the same ids", reason)
@@ -61,6 +68,10 @@ async def supervise(work: Callable[[asyncio.Event], Awaitable[None]], *, stop_ti
             cut(f"not finished after {stop_timeout_s:.0f} s of stopping", 1)
 
     def on_signal(number: signal.Signals) -> None:
+        nonlocal last_at
+        if loop.time() - last_at < DEBOUNCE_S:
+            return
+        last_at = loop.time()
         if not stop.is_set():
             log.info(
                 "%s: finishing what is in flight, %.0f s at most. A second signal leaves at once",
@@ -70,7 +81,7 @@ async def supervise(work: Callable[[asyncio.Event], Awaitable[None]], *, stop_ti
             stop.set()
             loop.call_later(stop_timeout_s, on_timeout)
             return
-        _restore(loop)
+        loop.call_later(DEBOUNCE_S, _restore, loop)
         cut(f"a second signal came ({number.name})", 128 + number)
 
     with _handled(loop, on_signal):

@@ -7,6 +7,7 @@ from typing import BinaryIO
 import click
 
 from relevo.cli.context import CliContext, progress
+from relevo.cli.output import echo
 from relevo.cli.parked.one import find
 from relevo.cli.parked.options import acting, confirm, on_database, plural, selecting
 from relevo.errors import RefusedError
@@ -55,7 +56,7 @@ def command(
         confirm(f"Replace {what}?", yes=yes or given is None)
         new = await edit(database, id, queued, body, operator, bytes_max=settings.message_bytes_max)
         progress(f"replaced {what}, with the id {new.event_id}. Its key stays held; next: relevo parked redrive")
-        click.echo(str(new.event_id))
+        echo(str(new.event_id))
 
     on_database(settings, work)
 

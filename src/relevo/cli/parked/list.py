@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 import click
-import msgspec
 
 from relevo.cli.context import CliContext, progress
-from relevo.cli.output import output_option
+from relevo.cli.output import document, output_option, show, table
 from relevo.cli.parked.options import on_database, selecting
 from relevo.cli.parked.view import GroupView, KeyView, group_view, key_view
 from relevo.ops import parked
@@ -49,9 +48,9 @@ def command(
         _table(views)
     elif output == "jsonl":
         for view in views:
-            click.echo(msgspec.json.encode(view))
+            document(view, output)
     else:
-        click.echo(msgspec.json.format(msgspec.json.encode(views), indent=2))
+        document(views, output)
 
 
 async def _views(
@@ -63,27 +62,21 @@ async def _views(
 
 
 def _table(views: list[GroupView] | list[KeyView]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     from relevo.cli.status_table import duration
 
     if not views:
         progress("nothing is held")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
     grouped = isinstance(views[0], GroupView)
     names = ["side", "consumer", "topic", "keys" if grouped else "key", "state", "messages"]
     names += ["oldest", "error"] if grouped else ["attempts", "for", "error"]
-    for name in names:
-        table.add_column(name, overflow="fold")
+    rows = []
     for view in views:
-        error = escape(view.error_group or view.reason)
+        error = view.error_group or view.reason
         if isinstance(view, GroupView):
             cells = [str(view.keys), view.state, str(view.messages), duration(view.oldest_s), error]
         else:
             state = view.state + (" (now)" if view.draining_now else "")
-            cells = [escape(view.key), state, str(view.messages), str(view.attempts), duration(view.held_for_s), error]
-        table.add_row(view.side, escape(view.consumer), escape(view.topic), *cells)
-    Console().print(table)
+            cells = [view.key, state, str(view.messages), str(view.attempts), duration(view.held_for_s), error]
+        rows.append([view.side, view.consumer, view.topic, *cells])
+    show(table(names, rows))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from relevo.cli import database
+from relevo.cli import database, output
 from relevo.cli.context import progress
 from relevo.ops.parked import Operator, Tally, whoami
 from relevo.ports.database import Database
@@ -119,7 +119,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Nobody can be asked here: say --yes")
-    click.confirm(question, abort=True, err=True)
+    output.confirm(question)
 
 
 def on_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T:

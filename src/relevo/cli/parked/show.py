@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from relevo.cli.context import CliContext
-from relevo.cli.output import document, output_option
+from relevo.cli.output import block, document, echo, line, output_option
 from relevo.cli.parked.options import on_database, plural, selecting
 from relevo.cli.parked.view import KeyWithQueue, key_view, message_view
 from relevo.ops import parked
@@ -47,17 +47,15 @@ def command(context: CliContext, selection: Selection, limit: int, output: Liter
         ("queue", plural(about.messages, "message")),
     ]
     for name, value in lines:
-        click.echo(f"{name:<12} {value}")
+        line(f"{name:<12} {value}")
     for message in view.queue:
-        click.echo()
-        click.echo(
-            f"{message.event_id}  {message.type}  {plural(message.payload_bytes, 'byte')}  {message.content_type}"
-        )
+        echo()
+        line(f"{message.event_id}  {message.type}  {plural(message.payload_bytes, 'byte')}  {message.content_type}")
         if message.edited_from is not None:
-            click.echo(f"  in the place of {message.edited_from}")
+            line(f"  in the place of {message.edited_from}")
         for name, value in message.headers.items():
-            click.echo(f"  {name}: {value}")
+            line(f"  {name}: {value}")
         mark = "base64 " if message.payload_is_base64 else ""
-        click.echo(f"  {mark}{'(no payload)' if message.payload is None else message.payload}")
+        block(f"{mark}{'(no payload)' if message.payload is None else message.payload}", "  ")
     if view.queue_left_out:
-        click.echo(f"\n… and {plural(view.queue_left_out, 'message')} more (--limit)")
+        echo(f"\n… and {plural(view.queue_left_out, 'message')} more (--limit)")
