@@ -108,8 +108,8 @@ def test_a_relay_delivers_reports_its_health_and_drains_on_sigterm(relevo: Cli, 
     _make_topic(relevo)
     with relevo.running("relay", env={"RELEVO_HEALTH_PORT": str(port), "RELEVO_LOG_FORMAT": "json"}) as process:
         assert process.stderr is not None
-        lines = iter(process.stderr.readline, "")
-        ready = next(line for line in lines if line.startswith("relay ready: "))
+        messages = (json.loads(line)["message"] for line in iter(process.stderr.readline, ""))
+        ready = next(message for message in messages if message.startswith("relay ready: "))
         assert f"health on 127.0.0.1:{port}" in ready and "sqlite:///relevo.db -> embedded:relevo-broker.db" in ready
         with sqlite3.connect(relevo.cwd / "relevo.db") as connection:
             connection.execute("insert into relevo_add (topic, type, payload) values ('shop', 'shop.sold', '{}')")
