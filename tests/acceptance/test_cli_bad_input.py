@@ -191,11 +191,11 @@ def test_unknown_consumer_modules(relevo: Cli) -> None:
     )
     (relevo.cwd / "shop" / "broken.py").write_text("import no_such_library\n")
     (relevo.cwd / "shop" / "raising.py").write_text("raise ValueError('bad day')\n")
-    relevo("consume", "shop.consumers").refused(CONFIG, "MODULE:ATTRIBUTE")
+    relevo("consume", "shop.consumers").refused(2, "MODULE:ATTRIBUTE")
     relevo("consume", "shp.consumers:billing").refused(CONFIG, "no module 'shp'", "working directory")
     relevo("consume", "shop.nowhere:billing").refused(CONFIG, "no module 'shop.nowhere'")
     relevo("consume", "shop.consumers:biling").refused(CONFIG, "'biling'", "did you mean shop.consumers:billing?")
-    relevo("consume", "shop.consumers:number").refused(CONFIG, "is a int, not a Consumer", "billing")
+    relevo("consume", "shop.consumers:number").refused(CONFIG, "is an int, not a Consumer", "billing")
     relevo("consume", "shop.broken:billing").refused(CONFIG, "No module named 'no_such_library'", "--debug")
     relevo("consume", "shop.raising:billing").refused(CONFIG, "ValueError: bad day", "--debug")
 

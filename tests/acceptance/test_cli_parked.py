@@ -120,10 +120,10 @@ async def test_redrive(store: Store, parked: Any) -> None:
 @pytest.mark.parametrize("verb", ["redrive", "discard", "skip", "edit"])
 async def test_an_empty_filter_is_refused(store: Store, parked: Any, verb: str) -> None:
     """Nothing selected is a mistake, and never everything; --all says so, and not beside a filter."""
-    parked(verb, "--yes").refused(1, "nothing is selected")
+    parked(verb, "--yes").refused(2, "nothing is selected")
     if verb in ("redrive", "discard"):
         assert "nothing parked" in parked(verb, "--all", "--yes").err
-        parked(verb, "--all", "--key", "a", "--yes").refused(1, "exclude each other")
+        parked(verb, "--all", "--key", "a", "--yes").refused(2, "exclude each other")
 
 
 async def test_skip_drops_the_first_and_the_rest_drains(store: Store, parked: Any) -> None:

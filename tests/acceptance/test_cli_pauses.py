@@ -48,11 +48,11 @@ def test_what_is_paused_stands_in_status_with_who_and_why(relevo: Cli) -> None:
     ("arguments", "code", "says"),
     [
         (("lane", "64"), 78, "there is no lane 64"),
-        (("lane", "seven"), 78, "is not a number"),
-        (("key", "42"), 78, "--topic NAME"),
-        (("key", "0xfg", "--topic", "t"), 78, "not hexadecimal"),
-        (("consumer", "billing", "--topic", "t"), 78, "a consumer has none"),
-        (("destination", "sp ace"), 78, "topic"),
+        (("lane", "seven"), 2, "is not a number"),
+        (("key", "42"), 2, "--topic NAME"),
+        (("key", "0xfg", "--topic", "t"), 2, "not hexadecimal"),
+        (("consumer", "billing", "--topic", "t"), 2, "a consumer has none"),
+        (("destination", "sp ace"), 2, "topic"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(relevo: Cli, arguments: tuple[str, ...], code: int, says: str) -> None:

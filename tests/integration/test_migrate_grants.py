@@ -17,7 +17,7 @@ from relevo import catalog as catalog_module
 from relevo.brokers import broker_for
 from relevo.catalog import Catalog, numbered
 from relevo.clients import database_for
-from relevo.errors import ConfigError, SchemaError
+from relevo.errors import ConfigError, SchemaError, UsageError
 from relevo.ops import grants
 from relevo.ops.migrate import catalog_of, migrate
 from relevo.ops.status import status
@@ -276,7 +276,7 @@ def test_apply_does_what_the_printed_statements_do(pg_database: str) -> None:
 def test_what_cannot_be_granted_is_told() -> None:
     """A wrong form, an unknown duty, and a database without roles."""
     for text in ("shop_app", "writer:", "boss:shop_app", ""):
-        with pytest.raises(ConfigError, match=r"DUTY:NAME"):
+        with pytest.raises(UsageError, match=r"ROLE:NAME"):
             grants.parse([text])
     assert grants.parse(["writer:a, relay:b", "writer:c"]) == [
         grants.Grant("writer", "a"),
