@@ -46,7 +46,7 @@ def configure(settings: LogSettings, *, debug: bool = False, stream: TextIO | No
     log.setLevel(level)
     for name in LIBRARIES:
         library = logging.getLogger(name)
-        if library.level == _set.get(name, logging.NOTSET):
+        if library.level in (logging.NOTSET, _set.get(name)):
             _set[name] = logging.NOTSET if debug else max(level, logging.WARNING)
             library.setLevel(_set[name])
     logging.captureWarnings(True)
