@@ -72,8 +72,8 @@ def test_levels(stream: io.StringIO) -> None:
     for library in logs.LIBRARIES:
         logging.getLogger(library).info("no")
     assert [line.rpartition(": ")[2] for line in stream.getvalue().splitlines()] == ["yes", "yes too"]
-    logging.getLogger("aiormq.connection").warning("an operator must see it")
-    assert "warning aiormq.connection" in stream.getvalue()
+    logging.getLogger("aiosqlite.core").warning("an operator must see it")
+    assert "warning aiosqlite.core" in stream.getvalue()
     logs.configure(LogSettings(level="error"), debug=True, stream=stream)
     logging.getLogger("relevo.relay").debug("debug")
     assert "debug relevo.relay: debug" in stream.getvalue()

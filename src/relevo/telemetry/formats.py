@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from relevo.printable import json_text, printable
+from relevo.redacting import redact_text
 
-_CREDENTIALS: Final = re.compile(r"(://[^:/@\s]*):[^@/\s]+@")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -90,4 +89,4 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 def _clean(text: str) -> str:
     """The last line of defence: URLs are redacted where they are read, but a driver's text may quote one."""
-    return _CREDENTIALS.sub(r"\1:***@", text) if "://" in text else text
+    return redact_text(text)
