@@ -67,7 +67,7 @@ def application() -> Iterator[None]:
         return
     last_resort, level = logging.lastResort, root.level
     root.removeHandler(ours)
-    logging.lastResort = ours  # type: ignore[assignment]  # typed as the class of the default one
+    logging.lastResort = ours
     try:
         yield
     finally:
