@@ -32,14 +32,13 @@ _codecs: dict[Any, Codec[Any]] = {}
 class Codec(Generic[T]):
     """Writes and reads one class. Made by ``codec_of``. Thread-safe."""
 
-    __slots__ = ("_exact", "_form", "_others", "_read", "cls")
+    __slots__ = ("_exact", "_form", "_read", "cls")
 
     def __init__(self, cls: type[T]) -> None:
         """Raises ``RefusedError`` with the path of a field that cannot come back; ``UnresolvedError`` as long as a name
         in the annotations does not exist."""
         self.cls = cls
         self._exact: Callable[[Any], Any] | None = None
-        self._others: tuple[str, ...] | None = None
         self._form: models.Form | None = None
         self._read: Callable[[bytes], Any]
         if is_pydantic(cls):
@@ -61,9 +60,8 @@ class Codec(Generic[T]):
 
     def _plan(self, exact: frozenset[str]) -> None:
         names = field_names(self.cls) or ()
-        if exact:
-            self._exact = attrgetter(*(name for name in names if name in exact))
-            self._others = tuple(name for name in names if name not in exact)
+        if names and exact.issuperset(names):
+            self._exact = attrgetter(*names)
 
     def encode(self, data: T, *, validate: bool = True) -> bytes:
         """JSON bytes of ``data``. Raises ``RefusedError`` with a path for an unknown type, NUL, lone surrogate, NaN or
@@ -97,11 +95,9 @@ class Codec(Generic[T]):
     def _quickly(self, data: T, back: T, payload: bytes) -> bool:
         """Whether the same is known at a tenth of the price. Written again, for what is equal and of another type."""
         exact = self._exact
-        assert exact is not None and self._others is not None
+        assert exact is not None
         try:
-            if not (exact(data) == exact(back) and _encoder.encode(back) == payload):
-                return False
-            return all(difference(getattr(data, name), getattr(back, name)) is None for name in self._others)
+            return bool(exact(data) == exact(back)) and _encoder.encode(back) == payload
         except Exception:  # noqa: BLE001 - an __eq__ of the application's; ``difference`` says which
             return False
 

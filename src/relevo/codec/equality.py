@@ -12,6 +12,7 @@ import decimal
 import enum
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from relevo.codec.kinds import field_names, is_pydantic, shown
 
@@ -19,6 +20,9 @@ Difference = tuple[str, str]
 """The path from the value on, and what is different there."""
 
 Check = Callable[[Any, Any], Difference | None]
+
+_PLAIN = {str, int, bytes, UUID}
+"""Types for which ``==`` says all."""
 
 _MISSING: Any = type("missing", (), {})
 
@@ -95,17 +99,21 @@ def _float(sent: Any, back: float) -> Difference | None:
 
 
 def _decimal(sent: Any, back: decimal.Decimal) -> Difference | None:
+    if type(sent) is decimal.Decimal and str(sent) == str(back):
+        return None
     if isinstance(sent, bool) or not isinstance(sent, (decimal.Decimal, int)):
         return _becomes(sent, back)
     if isinstance(sent, int):
         return None if decimal.Decimal(sent) == back else _becomes(sent, back)
-    # As tuples: a signalling NaN cannot be compared, and 1.0 is not 1.00 for who prints it.
-    return None if sent.as_tuple() == back.as_tuple() else _becomes(sent, back)
+    # As texts: a signalling NaN cannot be compared, and 1.0 is not 1.00 where it is printed.
+    return None if decimal.Decimal.__str__(sent) == str(back) else _becomes(sent, back)
 
 
 def _datetime(sent: Any, back: dt.datetime) -> Difference | None:
     if not isinstance(sent, dt.datetime):
         return _becomes(sent, back)
+    if sent.tzinfo is dt.UTC and back.tzinfo is dt.UTC:
+        return None if sent == back else _becomes(sent, back)
     if (sent.tzinfo is None) is not (back.tzinfo is None):
         return "", "its time zone does not come back"
     mine, other = sent.utcoffset(), back.utcoffset()
@@ -196,7 +204,7 @@ def _structured(cls: type, names: tuple[str, ...]) -> Check:
             return _becomes(sent, back)
         for name in names:
             mine, other = getattr(sent, name, _MISSING), getattr(back, name, _MISSING)
-            if mine is not other:
+            if mine is not other and not (type(mine) is type(other) and type(mine) in _PLAIN and mine == other):
                 found = _field(mine, other)
                 if found is not None:
                     return f".{name}{found[0]}", found[1]
