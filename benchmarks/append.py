@@ -5,8 +5,10 @@ one psycopg connection each, on the same cores as the database (fsync and synchr
 transaction inserts an order; ``plain`` inserts a second row, payload and key of the same size, into a table with a
 primary key; ``by hand`` encodes the event and writes the outbox of most articles, with columns as Debezium's event
 router expects; ``add`` writes the event with ``outbox.add`` in its place, on the indexes of that source; ``alone``
-writes no second row. ``… in a pipeline`` sends the same statements and the commit in psycopg's pipeline mode. The
-variants alternate; the tables are emptied and a checkpoint made before each. The ratios are of one round of runs.
+writes no second row. ``unchecked`` is ``outbox.add`` with ``validate=False``; ``ten lines`` an event of ten lines with
+texts, numbers and decimals, a time and a UUID, which are compared one by one. ``… in a pipeline`` sends the same
+statements and the commit in psycopg's pipeline mode. The variants alternate; the tables are emptied and a checkpoint
+made before each. The ratios are of one round of runs.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
@@ -47,7 +51,8 @@ BY_HAND = (
 )
 PLAIN = "insert into plain (key, type, payload) values (%s, %s, %s)"
 
-outbox = Outbox()
+outbox = Outbox(validate=True)
+unchecked = Outbox(validate=False)
 Second = Callable[[psycopg.Connection[Any], int], object]
 
 
@@ -56,6 +61,31 @@ Second = Callable[[psycopg.Connection[Any], int], object]
 class OrderPlaced:
     order_id: int
     note: str
+
+
+@dataclass(frozen=True)
+class Line:
+    sku: str
+    count: int
+    price: Decimal
+
+
+@event("bench.order.listed", key="order_id")
+@dataclass(frozen=True)
+class OrderListed:
+    order_id: int
+    customer: uuid.UUID
+    at: datetime
+    lines: tuple[Line, ...]
+    total: Decimal
+
+
+CUSTOMER = uuid.UUID("6f1d7f5e-3b52-5c1d-9b0a-8f5f0a4c2e11")
+
+
+def listed(number: int) -> OrderListed:
+    lines = tuple(Line(f"SKU-{number}-{each}", each, Decimal(number) / 100) for each in range(10))
+    return OrderListed(number, CUSTOMER, datetime.now(UTC), lines, Decimal(number) / 10)
 
 
 def nothing(connection: psycopg.Connection[Any], number: int) -> None:
@@ -76,7 +106,27 @@ def add(connection: psycopg.Connection[Any], number: int) -> None:
     outbox.add(connection, OrderPlaced(number, NOTE))
 
 
-SECOND: dict[str, Second] = {"alone": nothing, "plain": plain, "by hand": by_hand, "add": add}
+def add_unchecked(connection: psycopg.Connection[Any], number: int) -> None:
+    unchecked.add(connection, OrderPlaced(number, NOTE))
+
+
+def add_lines(connection: psycopg.Connection[Any], number: int) -> None:
+    outbox.add(connection, listed(number))
+
+
+def add_lines_unchecked(connection: psycopg.Connection[Any], number: int) -> None:
+    unchecked.add(connection, listed(number))
+
+
+SECOND: dict[str, Second] = {
+    "alone": nothing,
+    "plain": plain,
+    "by hand": by_hand,
+    "add": add,
+    "add unchecked": add_unchecked,
+    "add ten lines": add_lines,
+    "add ten lines unchecked": add_lines_unchecked,
+}
 
 
 def write(url: str, what: str, pipelined: bool, seconds: float, ready: Barrier, counts: Any, number: int) -> None:
@@ -153,6 +203,7 @@ def main() -> None:
     first = sources[0]
     cases = [(what, first, False) for what in ("alone", "plain", "by hand")]
     cases += [("add", source, False) for source in sources]
+    cases += [(what, first, False) for what in ("add unchecked", "add ten lines", "add ten lines unchecked")]
     cases += [("plain", first, True), ("by hand", first, True), ("add", sources[-1], True)]
     rates: dict[tuple[str, str, bool], list[float]] = {case: [] for case in cases}
     with databases(database, sources) as urls:
@@ -168,7 +219,13 @@ def main() -> None:
             for pipelined in (False, True)
         ]
         rows.append([name_of(case), spread(found), spread(against[0], 3), spread(against[1], 3)])
-    print(f"\n{table(rows)}")
+    print(f"\n{table(rows)}\n")
+    for what in ("add", "add ten lines"):
+        ratios = [
+            on / off
+            for on, off in zip(rates[what, first, False], rates[f"{what} unchecked", first, False], strict=True)
+        ]
+        print(f"{what}: checked against unchecked {spread(ratios, 3)}")
 
 
 def name_of(case: tuple[str, str, bool]) -> str:
