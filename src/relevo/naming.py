@@ -15,6 +15,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 
 def check_name(what: str, name: str) -> str:
     """Return ``name`` if it can be a topic, type or consumer name on every broker; raise ``RefusedError`` if not."""
+    if not isinstance(name, str):
+        raise RefusedError(f"{what} is a name, not {type(name).__name__}")
     if not _NAME.match(name):
         raise RefusedError(f"{what} {name!r} is not usable: 1 to 200 of the characters A-Z a-z 0-9 . _ - are allowed")
     return name

@@ -6,6 +6,7 @@ CloudEvents headers, the handler's data. What is equal is judged here, not by th
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import enum
 import itertools
@@ -289,10 +290,27 @@ def _with(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
         st.tuples(inner, inner).map(lambda p: (typing.Union[p[0][0], p[1][0]], p[0][1] | p[1][1])),  # noqa: UP007
         _hashable().map(lambda t: (set[t[0]], st.sets(t[1], max_size=3))),
         _hashable().map(lambda t: (frozenset[t[0]], st.frozensets(t[1], max_size=3))),
+        _nested(inner),
         st.tuples(_hashable(), inner).map(
             lambda p: (dict[p[0][0], p[1][0]], st.dictionaries(p[0][1], p[1][1], max_size=3))
         ),
     )
+
+
+@st.composite
+def _nested(draw: st.DrawFn, inner: st.SearchStrategy[Typed]) -> Typed:
+    """A class of any kind as a field's type; now and then the value is of a subclass."""
+    kind = KINDS[draw(st.sampled_from(list(KINDS)))]
+    fields = {name: draw(inner) for name in draw(st.sampled_from([["x"], ["x", "y"]]))}
+    annotations = {name: annotation for name, (annotation, _) in fields.items()}
+    if not can_have(kind, annotations["x"]) or not all(can_have(kind, each) for each in annotations.values()):
+        return int, st.integers()
+    cls = kind.make(annotations)
+    values = st.fixed_dictionaries({name: strategy for name, (_, strategy) in fields.items()})
+    classes = [cls]
+    with contextlib.suppress(TypeError):  # of what cannot have one
+        classes.append(type(cls)("Sub", (cls,), {"__module__": __name__}))
+    return cls, st.tuples(st.sampled_from(classes), values).map(lambda pair: kind.instance(*pair))
 
 
 def _hashable() -> st.SearchStrategy[Typed]:

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, SecretBytes, SecretStr, computed_field
 
@@ -324,6 +325,26 @@ def test_init_vars() -> None:
     with pytest.raises(RefusedError) as caught:
         codec_of(Nested)
     assert caught.value.path == "Nested.inner.b"
+
+
+def test_fields_of_another_library() -> None:
+    """Where a message lacks the field, the handler would get the library's own object."""
+
+    @pydantic.dataclasses.dataclass
+    class Mixed:
+        a: int = 0
+        b: list[int] = pydantic.Field(default_factory=list)
+
+    class Wrong(msgspec.Struct):
+        b: Any = pydantic.Field(default=1)
+
+    class AlsoWrong(msgspec.Struct):
+        b: Any = field(default=1)
+
+    for cls in (Mixed, Wrong, AlsoWrong):
+        with pytest.raises(RefusedError) as caught:
+            codec_of(cls)
+        assert caught.value.path.endswith(".b") and "the default is a" in str(caught.value)
 
 
 @dataclass

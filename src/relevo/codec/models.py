@@ -75,13 +75,16 @@ def _model(cls: Any, path: str, form: Form) -> None:
     config = cls.model_config
     form.strings = form.strings or config.get("ser_json_inf_nan") == "strings"
     decorators = cls.__pydantic_decorators__
-    if decorators.model_serializers:
-        return  # what it writes is its own affair; the append compares
+    own_writer = bool(decorators.model_serializers)  # what it writes is its own affair: the append compares
     written = {name for each in decorators.field_serializers.values() for name in each.info.fields}
     read = {name for each in decorators.field_validators.values() for name in each.info.fields}
     root = getattr(cls, "__pydantic_root_model__", False)
     for name, info in cls.model_fields.items():
         here = path if root else f"{path}.{name}"
+        if not root:
+            _keys(name, info, config, here, form)
+        if own_writer:
+            continue
         if info.exclude:
             if info.is_required():
                 raise RefusedError(
@@ -90,8 +93,6 @@ def _model(cls: Any, path: str, form: Form) -> None:
                     path=here,
                 )
             continue
-        if not root and not decorators.model_validators:
-            _keys(name, info, config, here, form)
         own = {name, "*"} & written or any(type(each).__name__.endswith("Serializer") for each in info.metadata)
         if own or "json_encoders" in config:
             continue

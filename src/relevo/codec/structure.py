@@ -23,6 +23,7 @@ _KEYS = (
     *(types.StrType, types.IntType, types.FloatType, types.DecimalType, types.UUIDType, types.BytesType),
     *(types.DateTimeType, types.DateType, types.TimeType, types.TimeDeltaType, types.EnumType, types.AnyType),
 )
+_FIELDS = {"FieldInfo", "_CountingAttr", "Field"}
 _EXACT = (types.StrType, types.IntType, types.FloatType, types.BoolType, types.NoneType, types.UUIDType)
 
 _SAME_FORM = "JSON has one form for all of these, and the reader cannot tell which one it was"
@@ -106,6 +107,7 @@ def _walk(node: types.Type, path: str, seen: set[type]) -> None:
                 seen.add(node.cls)
                 _check_class(node.cls, path)
                 for field in node.fields:
+                    _check_default(field.default, f"{path}.{field.name}")
                     _walk(field.type, f"{path}.{field.name}", seen)
 
 
@@ -118,6 +120,17 @@ def _check_class(cls: type, path: str) -> None:
                     "underscore off for the argument anyway)",
                     path=f"{path}.{name}",
                 )
+
+
+def _check_default(default: object, path: str) -> None:
+    """A field of another library's is a value like any other here, and would be given to handlers."""
+    kind = type(default)
+    if kind.__name__ in _FIELDS and kind.__module__.partition(".")[0] in ("pydantic", "attr", "dataclasses"):
+        raise RefusedError(
+            f"the default is a {shown(kind)}, which only {kind.__module__.partition('.')[0]}'s own classes read: use "
+            "the field function of the class's own library",
+            path=path,
+        )
 
 
 def _is_key(node: types.Type) -> bool:

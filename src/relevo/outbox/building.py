@@ -10,6 +10,7 @@ from relevo.errors import RefusedError, TooLargeError
 from relevo.event import Declaration, declaration_of, encode_key
 from relevo.ids import uuid7
 from relevo.message import Message, check_headers, check_name, check_text
+from relevo.naming import check_dotted
 from relevo.outbox.options import DEFAULT, AddOptions
 
 _BIGINT_MAX = 2**63 - 1
@@ -22,6 +23,8 @@ def build(event: object, bytes_max: int, options: AddOptions = DEFAULT, *, valid
     ``at`` and ``after`` are not looked at. ``validate``: whether the payload is read back and compared.
     """
     declaration = declaration_of(event)
+    if options.topic is not None:
+        check_dotted("topic", options.topic)
     if isinstance(event, type):
         raise RefusedError(f"{event.__qualname__} is a class: give an instance of it")
     all_headers = {**correlation.headers(), **(options.headers or {})}
