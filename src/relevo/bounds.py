@@ -10,6 +10,8 @@ from typing import Final
 
 ANSWER_MIN_S: Final = 2.0
 """Short leases are for tests; a server under load may take so long."""
+ANSWER_S: Final = 10.0
+"""With the default leases."""
 OPERATOR_ANSWER_S: Final = 3600.0
 """For commands a person waits for: some of their statements read or index whole tables. Ctrl+C ends them at once."""
 CLEANUP_S: Final = 2.0

@@ -11,6 +11,10 @@ GONE_MAX_S: Final = 30.0
 """The system need not wait longer for a peer that acknowledges nothing, whatever a statement may take."""
 
 
+BOUNDS: Final = ("connect_timeout", *keepalives(GONE_MAX_S))
+"""Names of the parameters that are added."""
+
+
 def connecting(conninfo: str, answer_s: float, bound_s: float) -> dict[str, Any]:
     """All parameters of ``conninfo``, with those that it does not set itself."""
     from psycopg.conninfo import conninfo_to_dict

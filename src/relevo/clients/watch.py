@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Final
 
 LOOKS: Final = 4
+EXEMPT: Final = -(10**9)
+"""As ``looks``: the connection is used for something that has no bound."""
 
 
 class Watched:
@@ -40,7 +42,8 @@ class Watch:
 
     def lend(self, end: Callable[[], None], answer_s: float | None = None) -> Watched:
         """Watch a connection until ``back``. ``end`` closes it from outside, so that whoever waits for it sees a
-        connection that is lost. ``answer_s``: where its round trips have another bound."""
+        connection that is lost; it is called again where that did not help. ``answer_s``: where its round trips
+        have another bound."""
         looks = LOOKS if answer_s is None else math.ceil(LOOKS * answer_s / self.answer_s)
         watched = Watched(end, looks)
         self._watched.add(watched)
@@ -51,6 +54,12 @@ class Watch:
     def back(self, watched: Watched) -> None:
         self._watched.discard(watched)
 
+    def end_all(self) -> None:
+        """End all that are in use, whatever for: their users were cancelled and have not come back."""
+        for watched in tuple(self._watched):
+            watched.overdue = True
+            watched.end()
+
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self.answer_s / LOOKS, self._look)
 
@@ -58,7 +67,7 @@ class Watch:
         self._timer = None
         for watched in tuple(self._watched):
             watched.looks += 1
-            if watched.looks > watched.looks_max and not watched.overdue:
+            if watched.looks > watched.looks_max and (not watched.overdue or watched.looks > 2 * watched.looks_max):
                 watched.overdue = True
                 watched.end()
         if self._watched:

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from relevo._version import __version__
+from relevo.bounds import answer_s
 from relevo.catalog import Catalog
 from relevo.consumer.availability import Availability
 from relevo.consumer.batches import batches_of
@@ -280,17 +281,18 @@ class ConsumerEngine:
         return Catalog(self._resources.database.dialect, database.schema, database.prefix)
 
     def _shared(self) -> Shared:
-        name = self.consumer.name
+        name, resources = self.consumer.name, self._resources
         runs = Runs(
-            *(name, self._catalog(), self._sources, self._resources.slots, self._resources.threads),
+            *(name, self._catalog(), self._sources, resources.slots, resources.threads),
             idle_timeout_s=self._settings.handler_idle_timeout_s,
             take_back=lambda id, xid: self._database.run(lambda: inboxing.take_back(name, [id], xid=xid)),
+            answer_s=answer_s(self._settings.lease_s),
         )
         return Shared(
             *(name, self._owner, self._routes, self.consumer.policy, runs, self._database),
             Journal(name, self._owner, self._database),
-            *(self._resources.gate, self._interrupt, self._drain_wanted, self._settings.lease_s),
+            *(resources.gate, self._interrupt, self._drain_wanted, self._settings.lease_s),
             *(self.consumer.topics, self._pauses),
-            dead_letters=writes_letters(self.consumer, self._resources.settings),
-            counted=not self._resources.broker.capabilities.keeps_history,
+            dead_letters=writes_letters(self.consumer, resources.settings),
+            counted=not resources.broker.capabilities.keeps_history,
         )

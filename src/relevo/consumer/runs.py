@@ -8,8 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from relevo.bounds import ANSWER_S
 from relevo.catalog import Catalog
+from relevo.clients.watch import Watch
 from relevo.codec import UndecodableError
+from relevo.consumer.clocks import Unanswered, clocked
 from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
 from relevo.consumer.losses import DatabaseLost
@@ -81,9 +84,11 @@ class Runs:
         *,
         idle_timeout_s: float = 0.0,
         take_back: Callable[[str, str], Awaitable[object]] | None = None,
+        answer_s: float = ANSWER_S,
     ) -> None:
         """``take_back``: removes the inbox row of a message's id if the transaction with this xid committed it."""
         self._take_back = take_back
+        self._watch = Watch(answer_s)
         self._idle_ms = int(idle_timeout_s * 1000)
         self._consumer = consumer
         self._catalog = catalog
@@ -146,12 +151,28 @@ class Runs:
             steps = bounded(steps, self._idle_ms)
         async with self._slots.of(transactions):
             unit = transactions.unit(many=many)
-            if transactions.is_async:
-                return await apart(arun(steps, unit, self._catalog, job, progress))
-            context = contextvars.copy_context()
-            return await self._threads.run(
-                lambda: kept(lambda: context.run(run, steps, unit, self._catalog, job, progress))
-            )
+            if transactions.dialect == "sqlite":
+                return await self._driven(transactions, unit, steps, job, progress)
+            try:
+                async with clocked(self._watch, unit, f"a transaction of {self._consumer}") as progress.watched:
+                    return await self._driven(transactions, unit, steps, job, progress)
+            except Unanswered as error:
+                progress.broken = True
+                return Raised(error)
+
+    async def _driven(
+        self, transactions: Transactions, unit: Any, steps: Steps[D], job: Job | None, progress: Progress
+    ) -> D | Raised:
+        if transactions.is_async:
+            return await apart(arun(steps, unit, self._catalog, job, progress))
+        context = contextvars.copy_context()
+        return await self._threads.run(
+            lambda: kept(lambda: context.run(run, steps, unit, self._catalog, job, progress))
+        )
+
+    def abandon(self) -> None:
+        """End the connections of all transactions under way: their tasks were cancelled and have not ended."""
+        self._watch.end_all()
 
 
 def failure(error: BaseException, progress: Progress, handler: Handler) -> Result:

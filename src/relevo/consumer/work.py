@@ -12,10 +12,11 @@ import logging
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from relevo.catalog import Catalog
+from relevo.clients.watch import EXEMPT, Watched
 from relevo.correlation import begin, handling
 from relevo.errors import LostOwnershipError, MisuseError, RelevoError
 from relevo.message import Message
@@ -82,6 +83,8 @@ class Progress:
     job: Job | None = None
     calling: bool = False
     xid: str | None = None
+    watched: Watched = field(default_factory=lambda: Watched(lambda: None, 0))
+    """The clock on Relevo's own statements. It does not run while a handler does."""
 
 
 def first_run(consumer: str, key: KeyId, message: Message, shard: str, position: int | None) -> Steps[Done]:
@@ -116,6 +119,7 @@ def bounded(steps: Steps[D], idle_ms: int) -> Steps[D]:
 
 def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress: Progress) -> D:
     """Drive ``steps`` in one transaction of ``unit``, blocking. Raises what went wrong, rolled back."""
+    watched = progress.watched
     try:
         unit.begin()
         progress.stage = "ours"
@@ -128,9 +132,11 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
                 break
             answer = None
             if isinstance(step, Statement):
+                watched.looks = 0
                 answer = unit.execute(catalog.text(step.name), step.params)
                 continue
             progress.stage = "handler"
+            watched.looks = EXEMPT if type(step) is not Pipelined else 0
             if isinstance(step, Job):
                 progress.job, progress.calling, progress.xid = step, True, step.xid
                 copy_context().run(_call_apart, unit, step)
@@ -143,19 +149,23 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
             else:
                 unit.sync()
             progress.stage, progress.calling = "ours", False
+            watched.looks = 0
         if progress.job is not None and unit.broken:
             raise BrokenInHandlerError
         progress.stage = "commit"
+        watched.looks = 0
         unit.commit(progress.xid)
         return done
     except BaseException as error:
         misused = _note(unit, progress)
+        watched.looks = 0
         _quietly(unit.rollback)
         if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error
         raise
     finally:
         steps.close()
+        watched.looks = 0
         _quietly(unit.close)
 
 
@@ -215,6 +225,7 @@ def _call_apart(unit: Unit, job: Job) -> None:
 
 async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | None, progress: Progress) -> D:
     """As ``run``, on the event loop. A cancellation reaches the handler; once COMMIT is sent it is waited for."""
+    watched = progress.watched
     try:
         await unit.begin()
         progress.stage = "ours"
@@ -227,9 +238,11 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
                 break
             answer = None
             if isinstance(step, Statement):
+                watched.looks = 0
                 answer = await unit.execute(catalog.text(step.name), step.params)
                 continue
             progress.stage = "handler"
+            watched.looks = EXEMPT if type(step) is not Pipelined else 0
             if isinstance(step, Job):
                 progress.job, progress.calling, progress.xid = step, True, step.xid
                 await within(copy_context(), _acall_apart(unit, step))
@@ -242,19 +255,23 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
             else:
                 await unit.sync()
             progress.stage, progress.calling = "ours", False
+            watched.looks = 0
         if progress.job is not None and unit.broken:
             raise BrokenInHandlerError
         progress.stage = "commit"
+        watched.looks = 0
         await finished(unit.commit(progress.xid))
         return done
     except BaseException as error:
         misused = _note(unit, progress)
+        watched.looks = 0
         await _quietly_on_loop(unit.rollback)
         if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error
         raise
     finally:
         steps.close()
+        watched.looks = 0
         await _quietly_on_loop(unit.close)
 
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from relevo.bounds import ANSWER_S, CONNECT_S
 from relevo.clients import dialect_of
+from relevo.clients.conninfo import BOUNDS, connecting
 from relevo.errors import ConfigError, MissingExtraError
 from relevo.settings import DatabaseSettings
 from relevo.storage.transactions import kinds
@@ -175,9 +177,10 @@ def _own_engine(kind: Kind, settings: DatabaseSettings) -> Transactions:
     else:
         driver = url.drivername if kind.is_async and "asyncpg" in url.drivername else "postgresql+psycopg"
         url = url.set(drivername=driver)
+        given: dict[str, Any] = {"timeout": CONNECT_S} if "asyncpg" in driver else _libpq(settings.url)
         if not settings.prepared_statements:
-            name = "statement_cache_size" if "asyncpg" in driver else "prepare_threshold"
-            options["connect_args"] = {name: 0 if "asyncpg" in driver else None}
+            given |= {"statement_cache_size": 0} if "asyncpg" in driver else {"prepare_threshold": None}
+        options["connect_args"] = given
         options |= {"pool_size": 10, "max_overflow": 20}
     make: Callable[..., Any] = sqlalchemy.ext.asyncio.create_async_engine if kind.is_async else create_engine
     try:
@@ -187,6 +190,13 @@ def _own_engine(kind: Kind, settings: DatabaseSettings) -> Transactions:
             f"a handler with a {kind.name} needs the package {error.name!r}: pip install {error.name}"
         ) from error
     return SqlalchemyTransactions(engine, _session_class(kind), is_async=kind.is_async, owned=True)
+
+
+def _libpq(url: str) -> dict[str, Any]:
+    """Bounds for a driver on libpq, but for those that the URL sets."""
+    scheme, _, rest = url.partition(":")
+    given = f"{scheme.partition('+')[0]}:{rest}"
+    return {name: value for name, value in connecting(given, ANSWER_S, CONNECT_S).items() if name in BOUNDS}
 
 
 def _session_class(kind: Kind) -> Callable[..., Any] | None:

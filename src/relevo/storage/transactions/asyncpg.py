@@ -6,8 +6,10 @@ The transaction is begun by asyncpg's own object, so that ``transaction()`` in a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from relevo.bounds import CLEANUP_S, CONNECT_S
 from relevo.clients.sqlstate import sqlstates
 from relevo.errors import ConfigError, MissingExtraError, MisuseError
 from relevo.ports.database import Dialect
@@ -25,6 +27,7 @@ from relevo.storage.transactions.base import (
     wrong_kind,
 )
 from relevo.storage.transactions.lending import Lender, own, resolved
+from relevo.storage.transactions.severing import exhausted, keep_alive, sever
 from relevo.storage.transactions.status import still_open
 from relevo.storage.transactions.watching import AsyncpgWatch, Watch
 
@@ -59,10 +62,21 @@ def opened(settings: DatabaseSettings) -> AsyncpgTransactions:
             raise
         raise MissingExtraError("asyncpg", "asyncpg", "A handler with an asyncpg connection") from None
     dsn = f"postgresql:{settings.url.partition(':')[2]}"
-    options: dict[str, Any] = {"timeout": 5}
+    options: dict[str, Any] = {"timeout": CONNECT_S}
     if not settings.prepared_statements:
         options["statement_cache_size"] = 0
-    return AsyncpgTransactions(own(lambda: asyncpg.connect(dsn, **options)))
+
+    async def connect() -> Any:
+        connection = await asyncpg.connect(dsn, **options)
+        keep_alive(connection)
+        return connection
+
+    return AsyncpgTransactions(own(connect, _end))
+
+
+async def _end(connection: Connection[Any]) -> None:
+    with suppress(Exception):  # it is terminated then
+        await connection.close(timeout=CLEANUP_S)
 
 
 class AsyncpgUnit:
@@ -147,6 +161,12 @@ class AsyncpgUnit:
         connection, self._connection, self._handle = self._connection, None, None
         if connection is not None:
             await resolved(self._lender.release(connection, connection.is_closed() or self._watch.lasts))
+
+    def sever(self) -> bool:
+        return sever(self._connection)
+
+    def waits_for_pool(self) -> bool:
+        return self._connection is None and exhausted(self._lender.source)
 
     @property
     def broken(self) -> bool:

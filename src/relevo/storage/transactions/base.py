@@ -110,6 +110,14 @@ class Unit(Protocol):
     def close(self) -> None:
         """Give the connection back; a broken one is thrown away."""
 
+    def sever(self) -> bool:
+        """From the event loop, while a thread or task waits for an answer in one of the calls above: end the
+        connection, so that it is found lost. Whether that was possible. Does not wait."""
+
+    def waits_for_pool(self) -> bool:
+        """From the event loop: whether ``begin`` waits for the application's pool, where other users have all
+        connections."""
+
     @property
     def broken(self) -> bool:
         """Whether the connection is lost."""
@@ -132,6 +140,8 @@ class AsyncUnit(Protocol):
     async def commit(self, xid: str | None = None) -> None: ...
     async def rollback(self) -> None: ...
     async def close(self) -> None: ...
+    def sever(self) -> bool: ...
+    def waits_for_pool(self) -> bool: ...
     @property
     def broken(self) -> bool: ...
     @property
@@ -196,6 +206,12 @@ class InThread:
 
     async def close(self) -> None:
         self._unit.close()
+
+    def sever(self) -> bool:
+        return self._unit.sever()
+
+    def waits_for_pool(self) -> bool:
+        return self._unit.waits_for_pool()
 
     @property
     def broken(self) -> bool:

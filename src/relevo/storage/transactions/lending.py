@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any
+
+from relevo.storage.transactions.severing import sever
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +21,13 @@ class Lender:
     release: Callable[[Any, bool], Any]
     close: Callable[[], list[Any]]
     """Returns what still has to be awaited."""
+    source: Any = None
+    """The application's pool, if there is one."""
 
 
-def own(connect: Callable[[], Any]) -> Lender:
-    """Keeps what ``connect`` opened for the next unit. As many as units run at once; the engine bounds those."""
+def own(connect: Callable[[], Any], end: Callable[[Any], Any] = lambda connection: connection.close()) -> Lender:
+    """Keeps what ``connect`` opened for the next unit. As many as units run at once; the engine bounds those. ``end``
+    closes one, and waits for no answer without bound."""
     idle: deque[Any] = deque()
     closed = False
 
@@ -35,8 +41,12 @@ def own(connect: Callable[[], Any]) -> Lender:
                 return connection
 
     def release(connection: Any, broken: bool) -> Any:
+        if broken:  # what broke it broke those that lie idle too, more likely than not
+            while idle:
+                with suppress(IndexError):
+                    sever(idle.pop())
         if broken or closed:
-            return connection.close()
+            return end(connection)
         idle.append(connection)
         return None
 
@@ -45,7 +55,7 @@ def own(connect: Callable[[], Any]) -> Lender:
         closed = True
         results = []
         while idle:
-            results.append(idle.pop().close())
+            results.append(end(idle.pop()))
         return [result for result in results if isawaitable(result)]
 
     return Lender(acquire, release, close)
@@ -54,8 +64,8 @@ def own(connect: Callable[[], Any]) -> Lender:
 def pooled(pool: Any) -> Lender:
     """``psycopg_pool``: ``getconn`` and ``putconn``. asyncpg's pool: ``acquire`` and ``release``."""
     if hasattr(pool, "getconn"):
-        return Lender(pool.getconn, lambda connection, _: pool.putconn(connection), list)
-    return Lender(pool.acquire, lambda connection, _: pool.release(connection), list)
+        return Lender(pool.getconn, lambda connection, _: pool.putconn(connection), list, pool)
+    return Lender(pool.acquire, lambda connection, _: pool.release(connection), list, pool)
 
 
 def made(factory: Callable[[], Any]) -> Lender:

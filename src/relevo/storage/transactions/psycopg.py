@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from relevo.bounds import ANSWER_S, CONNECT_S
+from relevo.clients.conninfo import connecting
 from relevo.clients.sqlstate import sqlstates
 from relevo.errors import ConfigError, MissingExtraError, MisuseError
 from relevo.ports.database import Dialect
@@ -20,6 +22,7 @@ from relevo.storage.handles import CallerHandle, handle_for
 from relevo.storage.transactions import pipelining
 from relevo.storage.transactions.base import DIVISION_BY_ZERO, MISUSE, OPEN, committing, wrong_kind
 from relevo.storage.transactions.lending import Lender, own, resolved
+from relevo.storage.transactions.severing import exhausted, sever
 from relevo.storage.transactions.status import still_open
 from relevo.storage.transactions.watching import PsycopgWatch, Watch
 
@@ -60,11 +63,11 @@ def opened(settings: DatabaseSettings, *, is_async: bool) -> PsycopgTransactions
     scheme, _, rest = settings.url.partition(":")
     conninfo = f"{scheme.partition('+')[0]}:{rest}"
     kind: Callable[..., Any] = psycopg.AsyncConnection.connect if is_async else psycopg.Connection.connect
-    options: dict[str, Any] = {"application_name": "relevo consumer", "connect_timeout": 5}
+    options = connecting(conninfo, ANSWER_S, CONNECT_S) | {"application_name": "relevo consumer"}
     if not settings.prepared_statements:
         options["prepare_threshold"] = None
     pooler = not settings.prepared_statements
-    return PsycopgTransactions(own(lambda: kind(conninfo, **options)), is_async=is_async, pooler=pooler)
+    return PsycopgTransactions(own(lambda: kind(**options)), is_async=is_async, pooler=pooler)
 
 
 class _Watched:
@@ -86,6 +89,12 @@ class _Watched:
     @property
     def broken(self) -> bool:
         return self._connection is not None and bool(self._connection.closed)
+
+    def sever(self) -> bool:
+        return sever(self._connection)
+
+    def waits_for_pool(self) -> bool:
+        return self._connection is None and exhausted(self._lender.source)
 
     def _took(self, connection: Any, kind: Any) -> None:
         """Raises ``ConfigError`` for what is no connection of this ``kind``, or in use."""

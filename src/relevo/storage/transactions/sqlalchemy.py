@@ -9,15 +9,19 @@ flush, and after the transaction's commit.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from relevo.bounds import CLEANUP_S
 from relevo.errors import MisuseError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles.sqlalchemy import ConnectionHandle
 from relevo.storage.transactions.base import MISUSE, arefuse, refuse
 from relevo.storage.transactions.sessions import ENDING, begin_on, close, commit, flush, opened, prove_on, undo
+from relevo.storage.transactions.severing import exhausted, sever
 from relevo.storage.transactions.status import still_open
 from relevo.storage.transactions.watching import Watch, driver_watch
 
@@ -57,7 +61,9 @@ class SqlalchemyTransactions:
         if self._owned:
             done = self._engine.dispose()
             if self.is_async:
-                await done
+                with suppress(TimeoutError):  # a connection that hangs is closed with the process
+                    async with asyncio.timeout(CLEANUP_S):
+                        await done
 
 
 class _Guard:
@@ -136,11 +142,13 @@ class SqlalchemyUnit:
         self._make_session = make_session
         self._many = many
         self._connection: Connection | None = None
+        self._driver: Any = None
         self._sessions: list[Session] = []
         self._guard: _Guard | None = None
 
     def begin(self) -> None:
         self._connection = self._engine.connect()
+        self._driver = self._connection.connection.driver_connection
         begin_on(self._connection)
 
     def prove(self) -> None:
@@ -191,6 +199,12 @@ class SqlalchemyUnit:
         if connection is not None:
             connection.close()
 
+    def sever(self) -> bool:
+        return sever(self._driver)
+
+    def waits_for_pool(self) -> bool:
+        return self._connection is None and exhausted(self._engine)
+
     @property
     def broken(self) -> bool:
         return self._connection is not None and self._connection.invalidated
@@ -206,11 +220,13 @@ class AsyncSqlalchemyUnit:
         self._make_session = make_session
         self._many = many
         self._connection: AsyncConnection | None = None
+        self._driver: Any = None
         self._sessions: list[AsyncSession] = []
         self._guard: _Guard | None = None
 
     async def begin(self) -> None:
         self._connection = await self._engine.connect()
+        self._driver = (await self._connection.get_raw_connection()).driver_connection
         await self._connection.run_sync(begin_on)
 
     async def prove(self) -> None:
@@ -267,6 +283,12 @@ class AsyncSqlalchemyUnit:
             await self._sessions[0].run_sync(close, [session.sync_session for session in self._sessions])
         if connection is not None:
             await connection.close()
+
+    def sever(self) -> bool:
+        return sever(self._driver)
+
+    def waits_for_pool(self) -> bool:
+        return self._connection is None and exhausted(self._engine)
 
     @property
     def broken(self) -> bool:

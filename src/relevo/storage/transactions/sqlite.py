@@ -108,6 +108,12 @@ class SqliteUnit:
         if connection is not None:
             self._lender.release(connection, _closed(connection))
 
+    def sever(self) -> bool:
+        return False  # a file answers, or its lock's time-out ends
+
+    def waits_for_pool(self) -> bool:
+        return False
+
     @property
     def broken(self) -> bool:
         return False  # a file has no connection to lose: its outages have codes of their own
