@@ -8,12 +8,15 @@ waiting for it; the inbox row keeps it from having an effect twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from relevo.clients.watch import Watch, Watched
+from relevo.consumer.work import D, Steps
 from relevo.errors import UnreachableError
+from relevo.script import Statement
+from relevo.storage.transactions import Transactions
 
 
 class Unanswered(UnreachableError):
@@ -43,3 +46,21 @@ async def clocked(watch: Watch, unit: Any, what: str) -> AsyncIterator[Watched]:
         raise Unanswered(f"{what} had no answer within {watch.answer_s:g} s and was given up") from error
     finally:
         watch.back(watched)
+
+
+def bounded(steps: Steps[D], idle_ms: int) -> Steps[D]:
+    """``steps``, in a transaction that the server ends when it is idle for ``idle_ms``: this process is frozen, or its
+    handler waits for something else than the database. Off unless configured, for the latter's sake."""
+    yield Statement("inbox.bound_idle", {"idle_ms": str(idle_ms)})
+    return (yield from steps)
+
+
+def forgetting(sources: Iterable[Transactions]) -> Callable[[str | None], None]:
+    """What to do when the database is found not to answer: its connections that lie idle do not either."""
+    distinct = set(sources)
+
+    def changed(reason: str | None) -> None:
+        for source in distinct if reason is not None else ():
+            source.forget_idle()
+
+    return changed

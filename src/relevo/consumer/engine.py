@@ -17,6 +17,7 @@ from relevo.bounds import answer_s
 from relevo.catalog import Catalog
 from relevo.consumer.availability import Availability
 from relevo.consumer.batches import batches_of
+from relevo.consumer.clocks import forgetting
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.drain import Drain
 from relevo.consumer.gate import Gate
@@ -69,7 +70,10 @@ class ConsumerEngine:
         self._drain_wanted = asyncio.Event()
         self._owner: UUID = uuid7()
         self._database = Availability(
-            resources.database, consumer.name, lambda _: None, idle_timeout_s=self._settings.lease_s / 2
+            resources.database,
+            consumer.name,
+            forgetting(self._sources.values()),
+            idle_timeout_s=self._settings.lease_s / 2,
         )
         self._intake: Intake | None = None
         self._drain: Drain | None = None

@@ -12,13 +12,13 @@ from relevo.bounds import ANSWER_S
 from relevo.catalog import Catalog
 from relevo.clients.watch import Watch
 from relevo.codec import UndecodableError
-from relevo.consumer.clocks import Unanswered, clocked
+from relevo.consumer.clocks import Unanswered, bounded, clocked
 from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
 from relevo.consumer.losses import DatabaseLost
 from relevo.consumer.threads import HandlerThreads
 from relevo.consumer.verdicts import Reject, Retry
-from relevo.consumer.work import D, Done, Job, Progress, Steps, arun, bounded, run
+from relevo.consumer.work import D, Done, Job, Progress, Steps, arun, run
 from relevo.decide import Decision, HandBack, Pause, Settle, decide
 from relevo.errors import LostOwnershipError, MisuseError
 from relevo.message import Message

@@ -86,6 +86,9 @@ class Progress:
     watched: Watched = field(default_factory=lambda: Watched(lambda: None, 0))
     """The clock on Relevo's own statements. It does not run while a handler does."""
 
+    def at(self, stage: Stage, looks: int = 0) -> None:
+        self.stage, self.calling, self.watched.looks = stage, False, looks
+
 
 def first_run(consumer: str, key: KeyId, message: Message, shard: str, position: int | None) -> Steps[Done]:
     """A message from the broker, whose key is believed live; the key's row says whether it is."""
@@ -110,19 +113,11 @@ def drained(consumer: str, claim: Claimed, message: Message, held_seq: int) -> S
     return "handled" if ours else "duplicate"
 
 
-def bounded(steps: Steps[D], idle_ms: int) -> Steps[D]:
-    """``steps``, in a transaction that the server ends when it is idle for ``idle_ms``: this process is frozen, or its
-    handler waits for something else than the database. Off unless configured, for the latter's sake."""
-    yield Statement("inbox.bound_idle", {"idle_ms": str(idle_ms)})
-    return (yield from steps)
-
-
 def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress: Progress) -> D:
     """Drive ``steps`` in one transaction of ``unit``, blocking. Raises what went wrong, rolled back."""
-    watched = progress.watched
     try:
         unit.begin()
-        progress.stage = "ours"
+        progress.at("ours")
         answer: Any = None
         while True:
             try:
@@ -132,11 +127,9 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
                 break
             answer = None
             if isinstance(step, Statement):
-                watched.looks = 0
-                answer = unit.execute(catalog.text(step.name), step.params)
+                        answer = unit.execute(catalog.text(step.name), step.params)
                 continue
-            progress.stage = "handler"
-            watched.looks = EXEMPT if type(step) is not Pipelined else 0
+            progress.at("handler", 0 if type(step) is Pipelined else EXEMPT)
             if isinstance(step, Job):
                 progress.job, progress.calling, progress.xid = step, True, step.xid
                 copy_context().run(_call_apart, unit, step)
@@ -148,30 +141,27 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
                 unit.pipeline()
             else:
                 unit.sync()
-            progress.stage, progress.calling = "ours", False
-            watched.looks = 0
+            progress.at("ours")
         if progress.job is not None and unit.broken:
             raise BrokenInHandlerError
-        progress.stage = "commit"
-        watched.looks = 0
+        progress.at("commit")
         unit.commit(progress.xid)
         return done
     except BaseException as error:
         misused = _note(unit, progress)
-        watched.looks = 0
         _quietly(unit.rollback)
         if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error
         raise
     finally:
         steps.close()
-        watched.looks = 0
         _quietly(unit.close)
 
 
 def _note(unit: Unit | AsyncUnit, progress: Progress) -> bool:
     """Whether the connection is lost, which counts as so if the driver cannot even say that; and whether the handler
     misused it, which is returned."""
+    progress.watched.looks = 0
     try:
         progress.broken = unit.broken
         return unit.misused
@@ -225,10 +215,9 @@ def _call_apart(unit: Unit, job: Job) -> None:
 
 async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | None, progress: Progress) -> D:
     """As ``run``, on the event loop. A cancellation reaches the handler; once COMMIT is sent it is waited for."""
-    watched = progress.watched
     try:
         await unit.begin()
-        progress.stage = "ours"
+        progress.at("ours")
         answer: Any = None
         while True:
             try:
@@ -238,11 +227,9 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
                 break
             answer = None
             if isinstance(step, Statement):
-                watched.looks = 0
-                answer = await unit.execute(catalog.text(step.name), step.params)
+                        answer = await unit.execute(catalog.text(step.name), step.params)
                 continue
-            progress.stage = "handler"
-            watched.looks = EXEMPT if type(step) is not Pipelined else 0
+            progress.at("handler", 0 if type(step) is Pipelined else EXEMPT)
             if isinstance(step, Job):
                 progress.job, progress.calling, progress.xid = step, True, step.xid
                 await within(copy_context(), _acall_apart(unit, step))
@@ -254,24 +241,20 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
                 await unit.pipeline()
             else:
                 await unit.sync()
-            progress.stage, progress.calling = "ours", False
-            watched.looks = 0
+            progress.at("ours")
         if progress.job is not None and unit.broken:
             raise BrokenInHandlerError
-        progress.stage = "commit"
-        watched.looks = 0
+        progress.at("commit")
         await finished(unit.commit(progress.xid))
         return done
     except BaseException as error:
         misused = _note(unit, progress)
-        watched.looks = 0
         await _quietly_on_loop(unit.rollback)
         if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error
         raise
     finally:
         steps.close()
-        watched.looks = 0
         await _quietly_on_loop(unit.close)
 
 

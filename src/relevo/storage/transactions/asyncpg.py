@@ -48,6 +48,9 @@ class AsyncpgTransactions:
     def unit(self, *, many: bool = False) -> AsyncpgUnit:
         return AsyncpgUnit(self._lender, many)
 
+    def forget_idle(self) -> None:
+        self._lender.forget()
+
     async def aclose(self) -> None:
         for pending in self._lender.close():
             await pending

@@ -166,6 +166,9 @@ class Transactions(Protocol):
     def unit(self, *, many: bool = False) -> Any:
         """A ``Unit`` or an ``AsyncUnit``. ``many``: for more than one handler."""
 
+    def forget_idle(self) -> None:
+        """Drop the connections Relevo opened itself and nobody uses: the server has been found not to answer."""
+
     async def aclose(self) -> None:
         """Close the connections Relevo opened itself. What the application gave stays open."""
 

@@ -23,6 +23,8 @@ class Lender:
     """Returns what still has to be awaited."""
     source: Any = None
     """The application's pool, if there is one."""
+    forget: Callable[[], None] = lambda: None
+    """Drops what Relevo opened itself and lies idle."""
 
 
 def own(connect: Callable[[], Any], end: Callable[[Any], Any] = lambda connection: connection.close()) -> Lender:
@@ -41,14 +43,18 @@ def own(connect: Callable[[], Any], end: Callable[[Any], Any] = lambda connectio
                 return connection
 
     def release(connection: Any, broken: bool) -> Any:
-        if broken:  # what broke it broke those that lie idle too, more likely than not
-            while idle:
-                with suppress(IndexError):
-                    sever(idle.pop())
+        if broken:
+            forget()
         if broken or closed:
             return end(connection)
         idle.append(connection)
         return None
+
+    def forget() -> None:
+        """What broke one connection broke its siblings, more likely than not."""
+        with suppress(IndexError):
+            while True:
+                sever(idle.pop())
 
     def close() -> list[Any]:
         nonlocal closed
@@ -58,7 +64,7 @@ def own(connect: Callable[[], Any], end: Callable[[Any], Any] = lambda connectio
             results.append(end(idle.pop()))
         return [result for result in results if isawaitable(result)]
 
-    return Lender(acquire, release, close)
+    return Lender(acquire, release, close, forget=forget)
 
 
 def pooled(pool: Any) -> Lender:

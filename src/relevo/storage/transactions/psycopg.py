@@ -47,6 +47,9 @@ class PsycopgTransactions:
     def unit(self, *, many: bool = False) -> PsycopgUnit | AsyncPsycopgUnit:
         return AsyncPsycopgUnit(self._lender, many) if self.is_async else PsycopgUnit(self._lender, many)
 
+    def forget_idle(self) -> None:
+        self._lender.forget()
+
     async def aclose(self) -> None:
         for pending in self._lender.close():
             await pending

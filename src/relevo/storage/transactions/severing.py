@@ -5,10 +5,13 @@ The user sees a connection that is lost, as if the server had closed it. Nothing
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from contextlib import suppress
+from inspect import isawaitable
 from typing import Any
 
-from relevo.bounds import ANSWER_S, keepalives
+from relevo.bounds import ANSWER_S, CLEANUP_S, keepalives
 from relevo.clients.cancelling import abandon
 from relevo.clients.watch import shut
 
@@ -30,6 +33,29 @@ def sever(driver_connection: Any) -> bool:
         return False
     shut(fileno())
     return True
+
+
+class OnEngine:
+    """What a unit on a SQLAlchemy engine of either kind needs to be ended from outside."""
+
+    _engine: Any
+    _connection: Any
+    _driver: Any
+
+    def sever(self) -> bool:
+        return sever(self._driver)
+
+    def waits_for_pool(self) -> bool:
+        return self._connection is None and exhausted(self._engine)
+
+
+async def disposed(engine: Any) -> None:
+    """Close the engine's idle connections; one that hangs is closed with the process."""
+    done = engine.dispose()
+    if isawaitable(done):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLEANUP_S):
+                await done
 
 
 def keep_alive(connection: Any) -> None:

@@ -9,19 +9,16 @@ flush, and after the transaction's commit.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from relevo.bounds import CLEANUP_S
 from relevo.errors import MisuseError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles.sqlalchemy import ConnectionHandle
 from relevo.storage.transactions.base import MISUSE, arefuse, refuse
 from relevo.storage.transactions.sessions import ENDING, begin_on, close, commit, flush, opened, prove_on, undo
-from relevo.storage.transactions.severing import exhausted, sever
+from relevo.storage.transactions.severing import OnEngine, disposed
 from relevo.storage.transactions.status import still_open
 from relevo.storage.transactions.watching import Watch, driver_watch
 
@@ -57,13 +54,13 @@ class SqlalchemyTransactions:
             return AsyncSqlalchemyUnit(self._engine, self._make_session, many)
         return SqlalchemyUnit(self._engine, self._make_session, many)
 
+    def forget_idle(self) -> None:
+        if self._owned:
+            getattr(self._engine, "sync_engine", self._engine).dispose(close=False)
+
     async def aclose(self) -> None:
         if self._owned:
-            done = self._engine.dispose()
-            if self.is_async:
-                with suppress(TimeoutError):  # a connection that hangs is closed with the process
-                    async with asyncio.timeout(CLEANUP_S):
-                        await done
+            await disposed(self._engine)
 
 
 class _Guard:
@@ -136,7 +133,7 @@ class _Guard:
         self._watch.look(statement)
 
 
-class SqlalchemyUnit:
+class SqlalchemyUnit(OnEngine):
     def __init__(self, engine: Engine, make_session: MakeSession | None, many: bool = False) -> None:
         self._engine = engine
         self._make_session = make_session
@@ -199,12 +196,6 @@ class SqlalchemyUnit:
         if connection is not None:
             connection.close()
 
-    def sever(self) -> bool:
-        return sever(self._driver)
-
-    def waits_for_pool(self) -> bool:
-        return self._connection is None and exhausted(self._engine)
-
     @property
     def broken(self) -> bool:
         return self._connection is not None and self._connection.invalidated
@@ -214,7 +205,7 @@ class SqlalchemyUnit:
         return self._guard is not None and self._guard.misused
 
 
-class AsyncSqlalchemyUnit:
+class AsyncSqlalchemyUnit(OnEngine):
     def __init__(self, engine: AsyncEngine, make_session: MakeSession | None, many: bool = False) -> None:
         self._engine = engine
         self._make_session = make_session
@@ -283,12 +274,6 @@ class AsyncSqlalchemyUnit:
             await self._sessions[0].run_sync(close, [session.sync_session for session in self._sessions])
         if connection is not None:
             await connection.close()
-
-    def sever(self) -> bool:
-        return sever(self._driver)
-
-    def waits_for_pool(self) -> bool:
-        return self._connection is None and exhausted(self._engine)
 
     @property
     def broken(self) -> bool:

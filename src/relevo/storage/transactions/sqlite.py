@@ -35,6 +35,8 @@ class SqliteTransactions:
         unit = SqliteUnit(self._lender)
         return InThread(unit) if self.is_async else unit
 
+    def forget_idle(self) -> None: ...
+
     async def aclose(self) -> None:
         self._lender.close()
 
