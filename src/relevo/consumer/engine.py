@@ -69,12 +69,8 @@ class ConsumerEngine:
         self._interrupt = Interrupt()
         self._drain_wanted = asyncio.Event()
         self._owner: UUID = uuid7()
-        self._database = Availability(
-            resources.database,
-            consumer.name,
-            forgetting(self._sources.values()),
-            idle_timeout_s=self._settings.lease_s / 2,
-        )
+        on_change, idle_s = forgetting(self._sources.values()), self._settings.lease_s / 2
+        self._database = Availability(resources.database, consumer.name, on_change, idle_timeout_s=idle_s)
         self._intake: Intake | None = None
         self._drain: Drain | None = None
         self._letters: Letters | None = None

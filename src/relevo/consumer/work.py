@@ -127,7 +127,8 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
                 break
             answer = None
             if isinstance(step, Statement):
-                        answer = unit.execute(catalog.text(step.name), step.params)
+                progress.watched.looks = 0
+                answer = unit.execute(catalog.text(step.name), step.params)
                 continue
             progress.at("handler", 0 if type(step) is Pipelined else EXEMPT)
             if isinstance(step, Job):
@@ -227,7 +228,8 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
                 break
             answer = None
             if isinstance(step, Statement):
-                        answer = await unit.execute(catalog.text(step.name), step.params)
+                progress.watched.looks = 0
+                answer = await unit.execute(catalog.text(step.name), step.params)
                 continue
             progress.at("handler", 0 if type(step) is Pipelined else EXEMPT)
             if isinstance(step, Job):
