@@ -62,9 +62,10 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
                 f"header name {name!r} is not usable: lower-case letters, digits and _ . - are allowed, 100 at most",
                 path=f"headers[{name!r}]",
             )
-        if name.startswith("ce_") or name == "content-type":
+        if name.startswith(("ce_", "relevo-")) or name == "content-type":
             raise RefusedError(
-                f"header {name!r} is reserved for CloudEvents and set by Relevo", path=f"headers[{name!r}]"
+                f"header {name!r} is reserved: it is set by CloudEvents or by Relevo. Give it another name",
+                path=f"headers[{name!r}]",
             )
         if not isinstance(value, str):
             raise RefusedError(

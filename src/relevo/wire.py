@@ -27,6 +27,8 @@ MALFORMED: Final = "relevo-malformed"
 """The header of a stand-in that says why the message itself could not be read."""
 
 REPLACEMENT = "\ufffd"
+_RESERVED = re.compile(r"ce_|cloudevents[:_]|content-type\Z", re.IGNORECASE)
+_INITIALS: Final = frozenset(("c", "C"))
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 BOUNDED: Final = 6
 """So many headers every message has; together they are below 2,000 bytes. More of them may be of any size."""
@@ -58,8 +60,17 @@ def encode(message: Sendable, source: bytes) -> list[tuple[str, bytes]]:
     if of_version is not None:
         headers.append(("ce_aggregateversion", str(of_version).encode()))
     if others:
-        headers.extend((name, value.encode()) for name, value in others.items())
+        headers.extend(
+            (name, value.encode())
+            for name, value in others.items()
+            if name[:1] not in _INITIALS or not reserved(name)  # a row that was written around every check
+        )
     return headers
+
+
+def reserved(name: str) -> bool:
+    """Whether a header of this name would be taken for an attribute by some reader: those are set here alone."""
+    return _RESERVED.match(name) is not None
 
 
 def _make_fixed(fixed: _Fixed) -> Headers:

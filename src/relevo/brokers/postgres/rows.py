@@ -26,7 +26,8 @@ _read = page_reader("postgresql")
 def row(message: Sendable) -> dict[str, Any]:
     """The columns of a message that comes from elsewhere."""
     columns = appending.row(message)
-    headers = {TIME: message.created_at.isoformat(), **message.headers}
+    given = {name: value for name, value in message.headers.items() if name == TIME or not wire.reserved(name)}
+    headers = {TIME: message.created_at.isoformat(), **given}
     return {**columns, "headers": msgspec.json.encode(headers).decode()}
 
 
