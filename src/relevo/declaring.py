@@ -58,9 +58,11 @@ def check_class(decorator: str, cls: object) -> type:
 
 
 def _check_kind(decorator: str, cls: type, kind: str | None) -> None:
+    from relevo import codec
+
     if kind is None:
         what = "a plain class, and its fields cannot be seen"
-        if typing.is_typeddict(cls):
+        if codec.is_typed_dict(cls):
             what = "a TypedDict, and its instances are dicts without a type"
         elif hasattr(cls, "parse_raw") and hasattr(cls, "__fields__"):
             what = "a model of pydantic's version 1"

@@ -270,6 +270,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     declared.Cat: st.integers().map(declared.Cat),
     declared.Point: st.builds(declared.Point, st.integers(), st.integers()),
     declared.Spot: st.builds(declared.Spot, st.integers(), st.floats()),
+    declared.Box[dt.date]: st.dates().map(declared.Box),
     declared.Model: st.integers().map(lambda a: declared.Model(a=a)),
     typing.Literal["a", "b"]: st.sampled_from(["a", "b"]),
 }

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, NewType, TypedDict
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, NewType, TypedDict
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -19,6 +19,8 @@ import attrs
 import msgspec
 import pydantic
 
+T = typing.TypeVar("T")
+U = typing.TypeVar("U")
 Fields = Mapping[str, Any]
 """Annotations by name."""
 
@@ -205,6 +207,16 @@ class SubModel(Model):
     b: int = 0
 
 
+@dataclass(frozen=True)
+class Box(Generic[T]):
+    item: T
+
+
+class Pair(msgspec.Struct, Generic[T, U], frozen=True):
+    first: T
+    second: U
+
+
 class Bare:
     """No kind of the codec's."""
 
@@ -315,5 +327,8 @@ TYPES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "Callable": (Callable[[], int], [lambda: 1]),
     "Raw": (msgspec.Raw, [msgspec.Raw(b'{"a": 1}'), msgspec.Raw(b"{"), msgspec.Raw(b'"\\u0000"')]),
     "Ext": (msgspec.msgpack.Ext, [msgspec.msgpack.Ext(1, b"")]),
+    "generic dataclass": (Box[UUID], [Box(_UUID), Box(1), Box(str(_UUID))]),
+    "generic Struct": (Pair[Card, tuple[int, ...]], [Pair(Card("1"), (1,)), Pair(Card("1"), [1])]),
+    "open generic": (Box, [Box(1), Box(_UUID)]),
     "UNSET": (int | msgspec.UnsetType, [1, msgspec.UNSET]),
 }

@@ -6,7 +6,7 @@ import datetime as dt
 import enum
 from dataclasses import InitVar, dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, NewType
 
 import attrs
 import msgspec
@@ -224,6 +224,11 @@ class Raises(BaseModel):
         (HiddenBytes, "HiddenBytes.token"),
         (Excluded, "Excluded.b"),
         (Bytes, "Bytes.raw[]"),
+        (pydantic.create_model("Named", token=NewType("Token", SecretStr)), "Named.token"),
+        (pydantic.create_model("Later", at=list[pydantic.FutureDatetime]), "Later.at[]"),
+        (pydantic.create_model("Here", file=pydantic.FilePath), "Here.file"),
+        (pydantic.create_model("Here", files=dict[str, pydantic.NewPath]), "Here.files[]"),
+        (dataclass(type("Both", (dict,), {"__annotations__": {"a": int}})), "Both"),
     ],
 )
 def test_models_that_cannot_come_back(cls: Any, path: str) -> None:

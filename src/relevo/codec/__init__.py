@@ -20,6 +20,7 @@ from relevo.codec.errors import UnresolvedError as UnresolvedError
 from relevo.codec.errors import placed, reason
 from relevo.codec.kinds import field_names as field_names
 from relevo.codec.kinds import is_pydantic, title
+from relevo.codec.kinds import is_typed_dict as is_typed_dict
 from relevo.codec.kinds import kind_of as kind_of
 from relevo.codec.leaves import explain, refuse_nul
 from relevo.errors import RefusedError

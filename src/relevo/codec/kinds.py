@@ -14,6 +14,11 @@ def is_pydantic(cls: Any) -> bool:
     return hasattr(cls, "model_dump_json") and hasattr(cls, "model_validate_json") and hasattr(cls, "model_fields")
 
 
+def is_typed_dict(cls: Any) -> bool:
+    """Of ``typing`` and of ``typing_extensions``."""
+    return isinstance(cls, type) and issubclass(cls, dict) and hasattr(cls, "__required_keys__")
+
+
 def kind_of(cls: type) -> Kind | None:
     """The kind of class an event may be of, or ``None``."""
     if is_pydantic(cls):

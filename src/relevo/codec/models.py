@@ -8,13 +8,14 @@ import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from relevo.codec.errors import UnresolvedError
-from relevo.codec.kinds import is_pydantic, shown, title
+from relevo.codec.kinds import is_pydantic, is_typed_dict, shown, title
 from relevo.errors import RefusedError
 
 BY_NAME_SINCE = (2, 11)
+_LATER = {"FutureDate", "FutureDatetime"}
 _HIDDEN = {"SecretStr", "SecretBytes", "Secret"}
 
 
@@ -96,6 +97,8 @@ def _model(cls: Any, path: str, form: Form) -> None:
         own = {name, "*"} & written or any(type(each).__name__.endswith("Serializer") for each in info.metadata)
         if own or "json_encoders" in config:
             continue
+        if any(type(each).__name__ == "PathType" for each in info.metadata):
+            _refuse_later("FilePath, DirectoryPath or NewPath", here)
         custom = {name, "*"} & read or any(type(each).__name__.endswith("Validator") for each in info.metadata)
         _walk(info.annotation, here, form, config, bool(custom))
 
@@ -118,6 +121,7 @@ def _keys(name: str, info: Any, config: Any, path: str, form: Form) -> None:
 
 
 def _walk(annotation: Any, path: str, form: Form, config: Any, custom: bool) -> None:
+    annotation = _unwrapped(annotation)
     parts = typing.get_args(annotation)
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
@@ -128,12 +132,33 @@ def _walk(annotation: Any, path: str, form: Form, config: Any, custom: bool) -> 
     if isinstance(cls, type):
         _class(cls, path, form, config, custom)
     if origin is typing.Annotated:
+        if any(type(each).__name__ == "PathType" for each in parts[1:]):
+            _refuse_later("FilePath, DirectoryPath or NewPath", path)
         custom = custom or any(type(each).__name__.endswith("Validator") for each in parts[1:])
         parts = parts[:1]
     step = "[]" if isinstance(origin, type) and issubclass(origin, _containers()) else ""
     for part in parts:
         if part is not ... and not isinstance(part, (list, str)):
             _walk(part, f"{path}{step}", form, config, custom)
+
+
+def _unwrapped(annotation: Any) -> Any:
+    """What a ``NewType`` or a ``type`` alias stands for."""
+    while True:
+        if hasattr(annotation, "__supertype__"):
+            annotation = annotation.__supertype__
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return annotation
+
+
+def _refuse_later(name: str, path: str) -> NoReturn:
+    raise RefusedError(
+        f"whether a value fits {name} depends on when and where it is read: declare the field without that condition, "
+        "and check it where the event is made",
+        path=path,
+    )
 
 
 def _containers() -> tuple[type, ...]:
@@ -149,6 +174,8 @@ def _class(cls: type, path: str, form: Form, config: Any, custom: bool) -> None:
             "give the field a serializer (@field_serializer) that writes what may be seen",
             path=path,
         )
+    if cls.__module__.startswith("pydantic") and cls.__name__ in _LATER and not custom:
+        _refuse_later(cls.__name__, path)
     if is_pydantic(cls):
         return _model(cls, path, form)
     if issubclass(cls, (bytes, bytearray)) and not custom:
@@ -170,7 +197,7 @@ def _class(cls: type, path: str, form: Form, config: Any, custom: bool) -> None:
     names: Callable[[], list[str]] | None = None
     if dataclasses.is_dataclass(cls):
         names = lambda: [each.name for each in dataclasses.fields(cls)]  # noqa: E731
-    elif typing.is_typeddict(cls) or hasattr(cls, "_fields"):
+    elif is_typed_dict(cls) or hasattr(cls, "_fields"):
         names = lambda: list(getattr(cls, "__annotations__", {}))  # noqa: E731
     if names is None:
         return None

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import inspect as types
 
 from relevo.codec.errors import UnresolvedError
-from relevo.codec.kinds import field_names, kind_of, shown, title
+from relevo.codec.kinds import field_names, is_typed_dict, kind_of, shown, title
 from relevo.codec.restored import INIT_VAR, stand_in
 from relevo.errors import RefusedError
 
@@ -23,12 +23,14 @@ _KEYS = (
     *(types.StrType, types.IntType, types.FloatType, types.DecimalType, types.UUIDType, types.BytesType),
     *(types.DateTimeType, types.DateType, types.TimeType, types.TimeDeltaType, types.EnumType, types.AnyType),
 )
+_BUILTINS = (dict, list, tuple, set, frozenset, str, bytes, int, float)
 _FIELDS = {"FieldInfo", "_CountingAttr", "Field"}
 _EXACT = (types.StrType, types.IntType, types.FloatType, types.BoolType, types.NoneType, types.UUIDType)
 
 _SAME_FORM = "JSON has one form for all of these, and the reader cannot tell which one it was"
 _ADVICE = (
     ("InitVar", "an InitVar is not stored, so it cannot come back: make it a field, or compute it before"),
+    ("takes_self", "a default that takes the instance cannot be made when a message is read: compute it before"),
     ("str-like", f"{_SAME_FORM}. Declare one of them"),
     ("dataclass", f"{_SAME_FORM}. Use msgspec Structs with tag=True, or pydantic models with a discriminator"),
     ("Struct types that are not tagged", f"{_SAME_FORM}. Give every Struct tag=True"),
@@ -105,13 +107,25 @@ def _walk(node: types.Type, path: str, seen: set[type]) -> None:
         case types.StructType() | types.DataclassType() | types.TypedDictType() | types.NamedTupleType():
             if node.cls not in seen:
                 seen.add(node.cls)
-                _check_class(node.cls, path)
+                _check_class(_class_of(node.cls), path)
                 for field in node.fields:
                     _check_default(field.default, f"{path}.{field.name}")
                     _walk(field.type, f"{path}.{field.name}", seen)
 
 
+def _class_of(cls: Any) -> type:
+    """Without the arguments of a generic one."""
+    found: type = typing.get_origin(cls) or cls
+    return found
+
+
 def _check_class(cls: type, path: str) -> None:
+    if kind_of(cls) in ("dataclass", "attrs") and issubclass(cls, _BUILTINS):
+        raise RefusedError(
+            f"{title(cls)} is a {next(each for each in _BUILTINS if issubclass(cls, each)).__name__} as well, and only "
+            "one of the two is written: give it a field for that",
+            path=path,
+        )
     if kind_of(cls) == "attrs":
         for name in field_names(cls) or ():
             if name.startswith("_"):
@@ -177,7 +191,7 @@ def _exact(node: types.Type, seen: set[type]) -> bool:
             if node.cls in seen:
                 return True
             seen.add(node.cls)
-            return compares_fields(node.cls) and all(_exact(field.type, seen) for field in node.fields)
+            return compares_fields(_class_of(node.cls)) and all(_exact(field.type, seen) for field in node.fields)
     return isinstance(node, _EXACT)
 
 
@@ -223,7 +237,7 @@ def _parts(type_: Any) -> list[tuple[str, Any]]:
             hints = typing.get_type_hints(type_, include_extras=True)
         except Exception:  # noqa: BLE001 - then the class as a whole is at fault
             return []
-        names = field_names(type_) or (tuple(hints) if typing.is_typeddict(type_) else ())
+        names = field_names(type_) or (tuple(hints) if is_typed_dict(type_) else ())
         return [(f".{name}", hints[name]) for name in names if name in hints]
     origin, parts = typing.get_origin(type_), typing.get_args(type_)
     if origin is typing.Annotated:
