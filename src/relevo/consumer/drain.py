@@ -95,10 +95,13 @@ class Drain:
                     take = partial(holding.head, claim, lease_s=shared.lease_s, spend=spend)
                     head = await shared.database.run(take)
                     if head is None or isinstance(head, Lost):
+                        if head is not None:
+                            shared.runs.reports.lost(claim.id.topic, claim.id.key)
                         return
                     outcome = await self._attempt(claim, head, suspect)
                 outcome, losses = await self._weighed(head, outcome, losses)
                 if isinstance(outcome, Gone):
+                    shared.runs.reports.lost(claim.id.topic, claim.id.key)
                     return
                 conflicts = conflicts + 1 if isinstance(outcome, Conflict) else 0
                 if isinstance(outcome, Conflict) and conflicts > CONFLICTS_MAX:
@@ -151,18 +154,30 @@ class Drain:
                 probe("consumer.drained")
                 return 1
             case Again(delay_s, reason, counts):
+                if counts:
+                    self._failed(head, outcome, reason, delay_s)
+                else:
+                    shared.runs.reports.conflict(message, reason)
                 if delay_s > policy.inline_retry_s:
                     await self._put_back(claim, outcome, reason, "waiting", head.attempts, delay_s)
                     return None
                 await shared.interrupt.sleep(delay_s, lambda: False)
                 return int(counts)
             case Wait(delay_s, reason):
+                self._failed(head, outcome, reason, delay_s)
                 await self._put_back(claim, outcome, reason, "waiting", head.attempts, delay_s)
             case Park(reason):
                 await self._park(claim, head, why(reason, outcome))
+                shared.runs.reports.parked(
+                    *(message, outcome, reason), attempts=head.attempts, letter=shared.dead_letters
+                )
             case Skip(reason):
                 done = await shared.database.run(lambda: self._skip(claim, head, why(reason, outcome)))
                 shared.letters_wanted.set()
+                if done:
+                    shared.runs.reports.skipped(
+                        *(message, outcome, reason), attempts=head.attempts, letter=shared.dead_letters
+                    )
                 return 1 if done else None
             case LookUp():
                 raise AssertionError("an unknown end is looked up before it is decided about")
@@ -172,6 +187,12 @@ class Drain:
             case HandBack():
                 await shared.database.run(lambda: holding.release(claim, refund=1))
         return None
+
+    def _failed(self, head: Head, outcome: Result, reason: str, next_s: float) -> None:
+        """Log an attempt that failed and is followed by another."""
+        shared, message = self._shared, head.message
+        of = shared.policy_of(shared.routes.find(message.type)).retry.attempts
+        shared.runs.reports.again(message, outcome, reason, attempt=head.attempts, of=of, next_s=next_s)
 
     def _skip(self, claim: Claimed, head: Head, because: Why) -> Script[bool]:
         yield from inboxing.insert(self._shared.name, head.message.event_id, outcome="skipped")

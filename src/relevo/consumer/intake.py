@@ -183,6 +183,8 @@ class Intake:
                 await self._subscription.settle([delivery])
                 continue
             before = found.get(message.event_id)
+            if before is not None and before.suspect:
+                shared.runs.reports.suspect(message, before.attempts)
             item = Item(
                 delivery,
                 handler,

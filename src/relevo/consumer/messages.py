@@ -144,20 +144,30 @@ class Messages:
                 shared.database.worked()
                 return True
             case Again(delay_s, reason, counts):
+                self._failed(item, outcome, reason, delay_s, counts=counts)
                 if delay_s > policy.inline_retry_s:
                     await self._hold(item, outcome, reason, "waiting", delay_s, item.attempts + int(counts))
                     return True
                 item.attempts += int(counts)
                 await shared.interrupt.sleep(delay_s, lambda: self._over(item))
             case Wait(delay_s, reason):
+                self._failed(item, outcome, reason, delay_s, counts=True)
                 await self._hold(item, outcome, reason, "waiting", delay_s, item.attempts + 1)
                 return True
             case Park(reason):
-                await self._hold(item, outcome, reason, "parked", None, max(item.attempts, item.counted))
+                attempts = max(item.attempts, item.counted)
+                await self._hold(item, outcome, reason, "parked", None, attempts)
+                shared.runs.reports.parked(
+                    *(item.delivery.message, outcome, reason), attempts=attempts, letter=shared.dead_letters
+                )
                 return True
             case Skip(reason):
                 await shared.database.run(lambda: self._skipped(item, why(reason, outcome)))
                 shared.letters_wanted.set()
+                attempts = max(item.attempts, item.counted)
+                shared.runs.reports.skipped(
+                    *(item.delivery.message, outcome, reason), attempts=attempts, letter=shared.dead_letters
+                )
                 return True
             case LookUp():
                 raise AssertionError("an unknown end is looked up before it is decided about")
@@ -166,6 +176,15 @@ class Messages:
             case HandBack():
                 return False
         return None
+
+    def _failed(self, item: Item, outcome: Result, reason: str, next_s: float, *, counts: bool) -> None:
+        """Log an attempt that failed and is followed by another."""
+        message, reports = item.delivery.message, self._shared.runs.reports
+        if not counts:
+            reports.conflict(message, reason)
+            return
+        of = self._shared.policy_of(item.handler).retry.attempts
+        reports.again(message, outcome, reason, attempt=item.attempts + 1, of=of, next_s=next_s)
 
     async def _hold(
         self, item: Item, outcome: Result | None, reason: str, state: HeldState, delay_s: float | None, attempts: int

@@ -253,11 +253,11 @@ class Replayer:
             match decision:
                 case Settle():
                     return outcome
-                case Again(delay_s, _, counts):
-                    attempt += int(counts)
-                    await asyncio.sleep(min(delay_s, DELAY_MAX_S))
-                case Wait(delay_s):
-                    attempt += 1
+                case Again(delay_s, reason, True) | Wait(delay_s, reason):
+                    delay_s, of = min(delay_s, DELAY_MAX_S), handler.policy.retry.attempts
+                    self._runs.reports.again(message, outcome, reason, attempt=attempt, of=of, next_s=delay_s)
+                    attempt = await asyncio.sleep(delay_s, attempt + 1)
+                case Again(delay_s):
                     await asyncio.sleep(min(delay_s, DELAY_MAX_S))
                 case Park() | Skip():
                     return _failure(message, outcome)

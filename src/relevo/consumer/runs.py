@@ -16,6 +16,7 @@ from relevo.consumer.clocks import Unanswered, bounded, clocked
 from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
 from relevo.consumer.losses import DatabaseLost
+from relevo.consumer.reporting import Reports
 from relevo.consumer.threads import HandlerThreads
 from relevo.consumer.verdicts import Reject, Retry
 from relevo.consumer.work import D, Done, Job, Progress, Steps, arun, run
@@ -87,6 +88,7 @@ class Runs:
         answer_s: float = ANSWER_S,
     ) -> None:
         """``take_back``: removes the inbox row of a message's id if the transaction with this xid committed it."""
+        self.reports = Reports(consumer)
         self._take_back = take_back
         self._watch = Watch(answer_s)
         self._idle_ms = int(idle_timeout_s * 1000)
@@ -116,6 +118,7 @@ class Runs:
             case "duplicate":
                 return Duplicate()
             case Raised(error):
+                self.reports.raised(message, error)
                 return failure(error, progress, handler)
         return Behind()
 

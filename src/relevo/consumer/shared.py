@@ -17,7 +17,7 @@ from relevo.message import Message
 from relevo.outcome import RejectAsked
 from relevo.policy import Policy
 from relevo.ports.broker import Delivery
-from relevo.runtime.texts import clean
+from relevo.runtime.texts import clean, headline
 from relevo.storage.holding import KeyId, Why, key_id
 from relevo.storage.pausing import NONE, Pauses
 from relevo.wire import MALFORMED
@@ -126,7 +126,8 @@ def unhandled(message: Message, malformed: str | None) -> RejectAsked:
 def why(reason: str, outcome: object) -> Why:
     """What is stored with a held key."""
     error_type = getattr(outcome, "error_type", None) or None
-    return Why(clean(reason), error_type, getattr(outcome, "error", None))
+    brief, error = headline(clean(reason)), getattr(outcome, "error", None)
+    return Why(brief, error_type, clean(reason) if error is None and brief != clean(reason) else error)
 
 
 def killer(attempts: int) -> RejectAsked:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from relevo.decide import DELAY_MAX_S
+from relevo.effects import reporting
 from relevo.effects.declaring import Effect, EffectRequest
 from relevo.effects.verdicts import Done, EffectRefused, NotDone, Unknown
 from relevo.errors import MisuseError
@@ -178,11 +179,7 @@ class Performer:
         """The outcome is unknown. Asked or sent again after a while if that is safe; else a person decides."""
         effect = self._effect
         by_itself = effect.verify is not None or (effect.idempotent and attempt < effect.retry.attempts)
-        log.warning(
-            "effect %s/%s: whether it was done is not known (%s: %s). %s",
-            *(*_id(claim), error_type, text),
-            "It is looked at again" if by_itself else f"It waits: relevo effects resolve {claim.effect_id}",
-        )
+        reporting.unknown(claim, error_type, text, by_itself=by_itself)
         delay_s = effect.retry.delay_s(max(1, attempt)) if by_itself else NEVER_S
         return _Outcome("unknown", None, error_type, text, delay_s)
 
@@ -199,6 +196,7 @@ class Performer:
                 await asyncio.sleep(TELL_S)
         if known:
             probe("effect.recorded")
+            reporting.settled(claim, outcome, self._effect.retry.attempts)
         else:
             log.warning("effect %s/%s: another process has it by now; %s is not recorded", *_id(claim), outcome.state)
 

@@ -18,6 +18,7 @@ from relevo.outcome import PublishOutcome, Rejected
 from relevo.policy import Policy
 from relevo.ports.broker import Publisher
 from relevo.ports.database import Database
+from relevo.relay import reporting
 from relevo.relay.destinations import Destinations
 from relevo.relay.dispositions import KeyName
 from relevo.relay.ownership import Ownership
@@ -158,7 +159,15 @@ class Draining:
             self.ownership.lose(drained.lost)
         for ending in verdict.endings:
             self.published += len(ending.published)
-            self.parked_again += ending.parked is not None
+            if ending.parked is not None:
+                self.parked_again += 1
+                at = len(ending.published) + len(ending.skipped)
+                if at < len(ending.batch.queued):
+                    reporting.parked(
+                        ending.batch.queued[at].message, ending.parked.reason, ending.parked.error_type or ""
+                    )
+            for queued in ending.skipped:
+                reporting.skipped(queued.message, "the broker refused it again", "")
         if drained.live:
             log.info("drained: %d held keys are live again", len(drained.live))
         if (drained.left or drained.live) and not verdict.again:

@@ -20,6 +20,7 @@ from relevo.outgoing import Sendable
 from relevo.policy import Policy
 from relevo.ports.broker import Publisher
 from relevo.ports.source import Disposition, Settled, Source, Taken
+from relevo.relay import reporting
 from relevo.relay.counters import Counters
 from relevo.relay.dispositions import KeyName, Verdict, judge
 from relevo.relay.ownership import Ownership
@@ -255,6 +256,7 @@ class Flight:
         except Exception:
             await self.source.release(taken)
             raise
+        reporting.settled(taken.messages, dispositions)
         actions = [disposition.action for disposition in dispositions.values()]
         back = actions.count("back")
         self.counters.handed_back += back

@@ -33,6 +33,15 @@ def clean(text: object, limit: int = TEXT_BYTES_MAX) -> str:
     return raw.decode()
 
 
+def headline(text: str, lines: int = 3) -> str:
+    """``text`` in one line: its first ``lines`` lines that are not empty, and how many there are besides."""
+    if "\n" not in text:
+        return text
+    found = [line.strip() for line in text.split("\n") if line.strip()]
+    more = f" (and {len(found) - lines} more lines)" if len(found) > lines else ""
+    return ": ".join(each.rstrip(":") for each in found[:lines]) + more
+
+
 def describe(error: BaseException, where: str = "") -> tuple[str, str]:
     """``("package.Exception at module:function", "its text")``, both cleaned; the place is the innermost frame that is
     neither a library's nor Relevo's, where the reader has to look. ``where``: the place if no frame tells. The place of

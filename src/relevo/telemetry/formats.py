@@ -9,6 +9,8 @@ from typing import Any, Final
 from relevo.printable import json_text, printable
 from relevo.redacting import redact_text
 
+REPEATED_MIN: Final = 20
+"""A field of more characters is left out of a text line whose message has it already."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -22,7 +24,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname.lower()} {printable(record.name)}: {printable(_message(record))}"
         for name, value in _extra(record).items():
-            line += f" {printable(name)}={_field(value)}"
+            if not (isinstance(value, str) and len(value) > REPEATED_MIN and printable(value) in line):
+                line += f" {printable(name)}={_field(value)}"
         for trace in _traces(self, record):
             line += "".join(f"\n  {printable(each)}" for each in trace.split("\n"))
         return line
@@ -42,7 +45,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
-        fields = _extra(record) | fields
+        fields |= {name: value for name, value in _extra(record).items() if name not in fields}
         traces = _traces(self, record)
         if traces:
             fields["trace"] = "\n".join(traces)

@@ -60,6 +60,7 @@ class Often:
         *args: object,
         extra: Fields | None = None,
         error: BaseException | None = None,
+        error_group: Hashable = None,
     ) -> None:
         """Write ``message % args``, or count it.
 
@@ -67,7 +68,7 @@ class Often:
             group: what is counted together.
             what: the same in a few words, for the line with the count.
             extra: fields of the line. The count's line has those of the last line that was left out.
-            error: its stack trace is written with the first line of ``group`` in this process's life, and not again.
+            error: its stack trace is written with the first line of ``error_group`` in this process's life.
         """
         if not self._logger.isEnabledFor(level):
             return
@@ -83,7 +84,7 @@ class Often:
                 window.left_out += 1
                 window.last = extra or {}
                 self._watch()
-            traced = write and error is not None and self._first_trace(group)
+            traced = write and error is not None and self._first_trace(error_group)
         self._summarize(ended)
         if write:
             exc_info = (type(error), error, error.__traceback__) if traced and error is not None else None
