@@ -8,7 +8,8 @@ from relevo.relay.chores import Chore
 from relevo.relay.engine import RelayEngine
 from relevo.relay.maintenance import Maintenance
 from relevo.relay.mover import Mover
-from relevo.settings import Settings
+from relevo.runtime.vitals import Vital
+from relevo.settings import RelaySettings, Settings
 from relevo.storage import pausing
 
 
@@ -48,6 +49,18 @@ def lease_of(engine: RelayEngine, over: asyncio.Event) -> Chore:
         return ownership.lease_s / 3 if ownership.complete else min(ownership.lease_s / 3, 0.2)
 
     return Chore("keeping the lease", turn, engine.pulse, first_s=next_s(), urgent=True, clock=engine.clock)
+
+
+def vitals_of(settings: RelaySettings) -> list[Vital]:
+    """What a relay has to succeed in. A page that is with the broker ends after ``send_timeout_s`` at the latest, and
+    may be waited for before the next look at the outbox."""
+    lease_s, send_s = settings.lease_s, settings.send_timeout_s
+    return [
+        Vital("renewal", "keeping the lease", lease_s),
+        Vital("poll", "take", lease_s + 2 * send_s + 2 * settings.poll_max_s),
+        Vital("publish", "publish", 2 * send_s),
+        Vital("settle", "settle", lease_s),
+    ]
 
 
 async def follow(stop: asyncio.Event, over: asyncio.Event) -> None:

@@ -166,6 +166,8 @@ class Flight:
         messages = taken.messages if indexes is None else [taken.messages[index] for index in indexes]
         if not taken.exhausted and not taken.unreadable and not aside:
             self._ahead = asyncio.ensure_future(self.take())
+        if messages:
+            self.pulse.begin("publish")
         probe("relay.sending")
         earlier = [page.publishing for page in self._pages]
         sending = asyncio.create_task(self._send(messages, set(taken.lanes), earlier))
@@ -205,6 +207,7 @@ class Flight:
         if not verdict.dispositions:
             await self._settling.room_for(len(taken))
             self._pages.popleft()
+            self.pulse.begin("settle")
             await self._settling.add(taken)
             return
         await self.settled()  # in order: this page after those before it
@@ -251,6 +254,7 @@ class Flight:
         self._settled(settled)
 
     async def _settle(self, taken: Taken, dispositions: Mapping[int, Disposition]) -> None:
+        self.pulse.begin("settle")
         try:
             settled = await self.source.settle(taken, dispositions)
         except Exception:

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -20,7 +20,7 @@ from relevo.errors import UnreachableError
 from relevo.policy import Policy
 from relevo.ports.broker import KeptInOutbox, Publisher
 from relevo.ports.database import Database
-from relevo.relay.beside import beside, follow
+from relevo.relay.beside import beside, follow, vitals_of
 from relevo.relay.chores import Chore
 from relevo.relay.counters import Counters
 from relevo.relay.engine import RelayEngine
@@ -30,6 +30,7 @@ from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.patience import Patience, has_answered, is_mistake, is_ours, reason_of
 from relevo.runtime.pulse import Pulse
 from relevo.runtime.trouble import Trouble
+from relevo.runtime.vitals import Vitals
 from relevo.settings import Settings, load
 from relevo.signals import subscribe
 from relevo.storage import duties, pausing
@@ -51,12 +52,13 @@ START_S: Final = 10.0
 @dataclass(frozen=True, slots=True)
 class RelayHealth:
     """``live``: the loop runs and no task of it has ended. ``ready``: database and every destination answer.
-    ``problems``: in plain words."""
+    ``problems``: in plain words. ``ages``: of the last success of each kind of work, with its limit."""
 
     live: bool
     ready: bool
     problems: dict[str, str]
     detail: dict[str, Any]
+    ages: dict[str, Any] = field(default_factory=dict)
 
 
 class Relay:
@@ -71,6 +73,7 @@ class Relay:
         self.engine: RelayEngine | None = None
         self.pulse = Pulse(clock)
         """When it last renewed its leases, took a page, published, settled, and did each chore."""
+        self._vitals = Vitals(self.pulse, vitals_of(self.settings.relay))
         self._counters = Counters()
         self._passing = False
         self._stop = asyncio.Event()
@@ -150,6 +153,8 @@ class Relay:
             engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))
             await engine.ownership.tick()
             self.pulse.beat("keeping the lease")
+            for name in ("keeping the lease", "take"):
+                self.pulse.begin(name)
             self._beside = beside(engine, self.settings, self.name, over)
             engine.recovered = self._forgive
             try:
@@ -199,8 +204,10 @@ class Relay:
             problems["database"] = database  # then its chores have the same
         else:
             problems |= {chore.name: problem for chore in self._beside if (problem := chore.problem) is not None}
+        if self._serving:
+            problems |= {f"success of {name}": why for name, why in self._vitals.problems().items()}
         live = lost is None and self._tasks.live
-        return RelayHealth(live, not problems, problems, self._detail())
+        return RelayHealth(live, not problems, problems, self._detail(), self._vitals.ages())
 
     async def __aenter__(self) -> Relay:
         """Waits for the first lanes; in trouble ``START_S`` at most: then it goes on starting by itself, not ready."""
@@ -278,6 +285,7 @@ class Relay:
             "source": engine.ownership.source,
             "passing": self._passing,
             "lanes": len(engine.ownership.lanes),
+            "ages": self._vitals.ages(),
             "paused": engine.destinations.snapshot(),
             "paused_by_people": engine.pauses.now.snapshot(),
         }

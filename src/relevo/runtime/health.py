@@ -122,9 +122,14 @@ class HealthServer:
                 "ready": health.ready,
                 "problems": health.problems,
                 "detail": health.detail,
+                **({"ages": ages} if (ages := getattr(health, "ages", None)) else {}),
             }
         good = health.live if path == "/live" else health.ready
-        body = {path[1:]: good} if path == "/live" else {"ready": good, "problems": health.problems}
+        body: dict[str, Any] = {path[1:]: good}
+        if path == "/ready":
+            body["problems"] = health.problems
+            if ages := getattr(health, "ages", None):
+                body["ages"] = ages
         return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, body
 
 
