@@ -15,6 +15,7 @@
     ├── UnreachableError        a database or broker does not answer (exit 69)
     │   └── ReadOnlyError       the database takes no writes: a standby, or set so (exit 78)
     ├── LostOwnershipError      a lease or an epoch is gone; what was done is with the new owner (exit 75)
+    ├── TaskEndedError          a part of the process ended and is not started again (exit 70)
     ├── CancelledJobError       somebody ended the job before it was through (exit 1)
     ├── StillRunningError       what must end first has not ended (exit 75)
     └── CheckFailedError        a check found a problem (exit 3)
@@ -103,6 +104,12 @@ class LostOwnershipError(RelevoError):
     """A lane or partition belongs to somebody else by now; its new owner goes on from what was settled."""
 
     exit_code = 75
+
+
+class TaskEndedError(RelevoError):
+    """A part of this process ended although it was not stopped, and is not started again: the process ends."""
+
+    exit_code = 70
 
 
 class CancelledJobError(RelevoError):

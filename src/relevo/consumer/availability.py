@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TypeVar
 
-from relevo.errors import RelevoError
-from relevo.policy import PROBE_BACKOFF
+from relevo.errors import ConfigError, LostOwnershipError, ReadOnlyError, SchemaError, UnreachableError
+from relevo.policy import PROBE_BACKOFF, Backoff
 from relevo.ports.database import Database, Dialect
-from relevo.runtime.classify import is_transient
+from relevo.runtime.patience import Patience, reason_of, stays
 from relevo.runtime.trouble import Trouble
 from relevo.script import Script
 from relevo.storage import inboxing
+from relevo.tasks import Kept, Tasks
 
 log = logging.getLogger("relevo.consumer")
 T = TypeVar("T")
 
 ANSWER_S = 1.0
 """How long an answer to the smallest question may take."""
+_AWAY = (UnreachableError, SchemaError, ConfigError)
+_OTHERS = Backoff(attempts=1, base=timedelta(seconds=1), cap=timedelta(seconds=30))
+"""Between tries of what fails for a reason of its own: a value, or a bug."""
 
 
 class Availability:
@@ -39,8 +44,13 @@ class Availability:
         self._is_up = asyncio.Event()
         self._is_up.set()
         self._failures = 0
-        self._prober: asyncio.Task[None] | None = None
+        self._prober: Kept | None = None
         self._trouble = Trouble()
+        self._relapsed = Trouble()
+        self._failing: dict[object, str] = {}
+        self._outage = Patience(f"consumer {name}: the database is not available, so nothing is taken: it", log)
+        self._bookkeeping = Patience(f"consumer {name}: bookkeeping", log)
+        self.tasks = Tasks(f"consumer {name}", log)
 
     @property
     def reason(self) -> str | None:
@@ -49,8 +59,8 @@ class Availability:
 
     @property
     def problem(self) -> str | None:
-        """The same with the time since when, for readiness."""
-        return self._trouble.text
+        """The same with the time since when, for readiness; or what is tried again although the database answers."""
+        return self._trouble.text or self._relapsed.text or next(iter(self._failing.values()), None)
 
     async def up(self) -> None:
         """Wait until the database is believed to answer."""
@@ -59,47 +69,51 @@ class Availability:
     def worked(self) -> None:
         """A transaction committed: the next outage is probed from the shortest delay again."""
         self._failures = 0
+        self._relapsed.end()
 
-    def down(self, reason: str) -> None:
+    def down(self, reason: str, error: BaseException | None = None) -> None:
         """Pause, and probe with capped, jittered backoff until it answers."""
         if not self._is_up.is_set():
             return
         self._is_up.clear()
         self._trouble.begin(reason)
+        if self._failures:
+            self._relapsed.begin(reason)  # it answers the probe and fails the work
         self._failures += 1
-        log.warning(
-            "consumer %s: the database is not available, so nothing is taken and no attempt is spent; it is probed and "
-            "work resumes by itself (%s)",
-            self._name,
-            reason,
-        )
+        self._outage.say(error if error is not None else UnreachableError(reason))
         self._on_change(reason)
-        self._prober = asyncio.create_task(self._probe())
+        self._prober = self.tasks.keep("probing the database", self._probe, may_end=self._is_up.is_set)
 
     @property
     def dialect(self) -> Dialect:
         return self._database.dialect
 
     async def run(self, make: Callable[[], Script[T]], *, read_only: bool = False, single: bool = False) -> T:
-        """Bookkeeping: run a script, again after an outage or a conflict, until it is done. ``make`` is called for each
-        try. Raises what waiting cannot help. ``read_only`` and ``single``: of ``Database.run``."""
+        """Bookkeeping: run a script, again after whatever error, until it is done. ``make`` is called for each try.
+        ``LostOwnershipError`` alone is raised. ``read_only`` and ``single``: of ``Database.run``."""
         idle_timeout_s = None if read_only or single else self._idle_timeout_s
-        while True:
-            await self.up()
-            try:
-                result = await self._database.run(
-                    make(), read_only=read_only, single=single, idle_timeout_s=idle_timeout_s
-                )
-            except Exception as error:
-                if isinstance(error, RelevoError):  # unreachable, or tables missing: say so, and wait
-                    self.down(str(error))
-                elif is_transient(error):
-                    await asyncio.sleep(PROBE_BACKOFF.delay_s(1))
-                else:
+        mine, tries = object(), 0
+        try:
+            while True:
+                await self.up()
+                try:
+                    result = await self._database.run(
+                        make(), read_only=read_only, single=single, idle_timeout_s=idle_timeout_s
+                    )
+                except LostOwnershipError:
                     raise
-                continue
-            self.worked()
-            return result
+                except _AWAY as error:  # unreachable, or tables missing: say so, and wait
+                    self.down(reason_of(error), error)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                    tries += 1
+                    self._failing[mine] = reason_of(error)
+                    self._bookkeeping.say(error)
+                    await asyncio.sleep((_OTHERS if stays(error) else PROBE_BACKOFF).delay_s(tries))
+                else:
+                    self.worked()
+                    return result
+        finally:
+            self._failing.pop(mine, None)
 
     async def answers(self) -> bool:
         """Whether it answers at once: ``down`` is for the caller to say."""
@@ -111,18 +125,18 @@ class Availability:
         return True
 
     async def aclose(self) -> None:
-        if self._prober is not None:
-            self._prober.cancel()
-            await asyncio.gather(self._prober, return_exceptions=True)
+        await self.tasks.aclose()
 
     async def _probe(self) -> None:
         while True:
             await asyncio.sleep(PROBE_BACKOFF.delay_s(self._failures))
             try:
-                await self._database.run(inboxing.identity(), read_only=True)
+                if not await self._database.run(inboxing.ready_to_write(), read_only=True):
+                    raise ReadOnlyError("the database is read-only: a standby, or default_transaction_read_only")
             except Exception as error:  # noqa: BLE001 - whatever it is, it is not back
                 self._failures += 1
-                self._trouble.begin(str(error))
+                self._trouble.begin(reason_of(error))
+                self._outage.say(error)
                 continue
             self._trouble.end()
             self._is_up.set()

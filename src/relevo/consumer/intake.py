@@ -11,11 +11,9 @@ from relevo.consumer.batches import Batches
 from relevo.consumer.keys import KeyQueues
 from relevo.consumer.messages import Item, Messages
 from relevo.consumer.shared import Shared
-from relevo.errors import ConfigError, UnreachableError
-from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Delivery, Subscription
+from relevo.runtime.patience import Patience
 from relevo.runtime.probes import probe
-from relevo.runtime.trouble import Trouble
 
 log = logging.getLogger("relevo.consumer")
 
@@ -55,8 +53,7 @@ class Intake:
         self._room = asyncio.Event()
         self._alone = count()
         self._paused = False
-        self._failures = 0
-        self._trouble = Trouble()
+        self._patience = Patience(f"consumer {shared.name}: the broker gives nothing: taking", log)
 
     def __len__(self) -> int:
         """Messages in flight."""
@@ -65,7 +62,7 @@ class Intake:
     @property
     def problem(self) -> str | None:
         """Why the broker gives nothing, and since when."""
-        return self._trouble.text
+        return self._patience.trouble.text
 
     async def run(self) -> None:
         """Take until the engine stops. Raises only for bugs: outages are waited out."""
@@ -159,14 +156,10 @@ class Intake:
         room = self._in_flight_max - len(self._items)
         try:
             deliveries = await self._subscription.take(min(self._batch_max, max(1, room)), TAKE_S)
-        except (UnreachableError, ConfigError) as error:
-            self._failures += 1
-            if self._trouble.begin(str(error)):
-                log.warning("consumer %s: the broker gives nothing (%s); trying again", self._shared.name, error)
-            await self._shared.interrupt.sleep(PROBE_BACKOFF.delay_s(self._failures), lambda: False)
+        except Exception as error:  # noqa: BLE001 - whatever the broker does, it is waited for
+            await self._shared.interrupt.sleep(self._patience.failed(error), lambda: False)
             return ()
-        self._failures = 0
-        self._trouble.end()
+        self._patience.worked()
         return deliveries
 
     async def _accept(self, deliveries: Sequence[Delivery]) -> None:

@@ -29,6 +29,7 @@ from relevo.storage import duties, lettering
 from relevo.storage.duties import Duty
 from relevo.storage.holding import KeyId, Why
 from relevo.storage.lettering import Letter
+from relevo.tasks import Kept
 
 log = logging.getLogger("relevo.consumer")
 
@@ -54,15 +55,15 @@ def writes_letters(consumer: Consumer, settings: Settings) -> bool:
     return consumer.dead_letters if named is None or named.dead_letters is None else named.dead_letters
 
 
-async def let_go(shared: Shared, looking: asyncio.Task[None], publishing: asyncio.Task[None], wait_s: float) -> None:
+async def let_go(shared: Shared, looking: Kept, publishing: Kept, wait_s: float) -> None:
     """End what runs beside the messages of an engine that is stopping. Letters that are with the broker are waited for,
     ``wait_s`` at most; the others are for another process or the next start."""
     looking.cancel()
     shared.letters_wanted.set()
     if wait_s and shared.database.reason is None:
-        await asyncio.wait([publishing], timeout=wait_s)
+        await asyncio.wait([publishing.over], timeout=wait_s)
     publishing.cancel()
-    await asyncio.gather(looking, publishing, return_exceptions=True)
+    await asyncio.wait([looking.over, publishing.over])
 
 
 class Letters:

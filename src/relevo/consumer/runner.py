@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from relevo.bounds import answer_s
 from relevo.brokers import broker_for
@@ -17,10 +19,14 @@ from relevo.consumer.runs import Slots
 from relevo.consumer.start import refuse_two_takers
 from relevo.consumer.threads import HandlerThreads
 from relevo.effects import Effect, EffectRunner
-from relevo.errors import ConfigError
+from relevo.errors import ConfigError, TaskEndedError
 from relevo.ports.broker import Broker
 from relevo.ports.database import Database
+from relevo.runtime.patience import reason_of
 from relevo.settings import Settings
+from relevo.tasks import Tasks
+
+log = logging.getLogger("relevo.consumer")
 
 CLOSE_S = 2.0
 """How long closing Relevo's own connections may take."""
@@ -53,6 +59,9 @@ class ConsumerRunner:
         self._effects = tuple(effects)
         self._engines: list[ConsumerEngine] = []
         self._stopped = False
+        self._tasks = Tasks("consumers", log)
+        self._performer: EffectRunner | None = None
+        self._over: str | None = None
 
     def stop(self) -> None:
         """Take nothing more; finish what runs, hand back the rest, leave. Idempotent; call it on the loop."""
@@ -78,16 +87,18 @@ class ConsumerRunner:
             self._engines = [ConsumerEngine(consumer, resources) for consumer in self.consumers]
             if self._stopped:
                 return
-            watches = [asyncio.create_task(self._watch(stop))] if stop is not None else []
+            if stop is not None:
+                self._tasks.keep("following a stop", partial(self._watch, stop), may_end=stop.is_set)
             if on_ready is not None:
-                watches.append(asyncio.create_task(self._announce(on_ready)))
-            try:
-                async with self._performing(database):
-                    await self._run_all()
-            finally:
-                for watch in watches:
-                    watch.cancel()
+                self._tasks.once("saying that all are ready", self._announce(on_ready))
+            async with self._performing(database):
+                await self._run_all()
+            self._over = "it was stopped"
+        except BaseException as error:
+            self._over = f"it ended: {reason_of(error)}"
+            raise
         finally:
+            await self._tasks.aclose()
             threads.close()
             if self._database is None:
                 try:
@@ -99,10 +110,20 @@ class ConsumerRunner:
     def health(self) -> ConsumerHealth:
         """All consumers together, from memory; problems are named ``consumer/what``."""
         parts = [(engine.consumer.name, engine.health()) for engine in self._engines]
-        problems = {f"{name}/{what}": why for name, part in parts for what, why in part.problems.items()}
-        ready = bool(parts) and all(part.ready for _, part in parts)
+        performing = self._performer.health() if self._performer is not None else None
+        problems = dict(self._tasks.problems)
+        if self._over is not None:
+            problems["process"] = self._over
+        problems |= {f"{name}/{what}": why for name, part in parts for what, why in part.problems.items()}
+        if performing is not None:
+            problems |= {f"effects/{what}": why for what, why in performing.problems.items()}
+        live = self._over is None and self._tasks.live and all(part.live for _, part in parts)
+        ready = bool(parts) and not problems and all(part.ready for _, part in parts)
         return ConsumerHealth(
-            live=True, ready=ready, problems=problems, detail={name: part.detail for name, part in parts}
+            live=live and (performing is None or performing.live),
+            ready=ready,
+            problems=problems,
+            detail={name: part.detail for name, part in parts},
         )
 
     async def _run_all(self) -> None:
@@ -117,7 +138,9 @@ class ConsumerRunner:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        for task in tasks:
+        for task, consumer in zip(tasks, self.consumers, strict=True):
+            if task.cancelled():
+                raise TaskEndedError(f"consumer {consumer.name} was cancelled by other code: this process ends")
             task.result()
 
     @asynccontextmanager
@@ -127,16 +150,28 @@ class ConsumerRunner:
             yield
             return
         stop = asyncio.Event()
-        runner = EffectRunner(self._effects, self._settings, database=database)
-        task = asyncio.create_task(runner.run(stop))
-        task.add_done_callback(lambda _: self.stop())
+        failed: list[Exception] = []
+
+        async def perform() -> None:
+            runner = self._performer = EffectRunner(self._effects, self._settings, database=database)
+            try:
+                await runner.run(stop)
+            except Exception as error:
+                if runner.began:
+                    raise
+                failed.append(error)  # a mistake found at the start
+                self.stop()
+
+        kept = self._tasks.keep("performing effects", perform, may_end=lambda: stop.is_set() or bool(failed))
         try:
             yield
             stop.set()
-            await task
+            await kept.over
+            if failed:
+                raise failed[0]
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            kept.cancel()
+            await kept.over
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         for engine in self._engines:

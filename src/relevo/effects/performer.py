@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -22,10 +23,11 @@ from relevo.effects import reporting
 from relevo.effects.declaring import Effect, EffectRequest
 from relevo.effects.verdicts import Done, EffectRefused, NotDone, Unknown
 from relevo.errors import MisuseError
+from relevo.policy import Backoff
 from relevo.ports.database import Database
 from relevo.runtime.calls import Raised, apart, ours
-from relevo.runtime.classify import is_transient
 from relevo.runtime.clock import boottime_s
+from relevo.runtime.patience import Patience, reason_of
 from relevo.runtime.probes import probe
 from relevo.runtime.returned import end, is_awaitable, is_deferred
 from relevo.runtime.texts import clean, describe
@@ -38,8 +40,8 @@ log = logging.getLogger("relevo.effects")
 
 NEVER_S: Final = 10 * effecting.PERSON_S
 """Due so late that it waits for a person."""
-TELL_S: Final = 0.2
-"""Between attempts to write down what came of an act while the database is away."""
+TELL: Final = Backoff(attempts=1, base=timedelta(milliseconds=200), cap=timedelta(seconds=2))
+"""Between attempts to write down what came of an act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,18 @@ class Performer:
         if claim.state == "unknown" and claim.attempts >= self._effect.retry.attempts:
             await self._settle(claim, self._left(claim, claim.attempts, "Unknown", "sent again too often"))
             return
-        attempt = await self._database.run(effecting.sent(claim))
+        try:
+            attempt = await self._database.run(effecting.sent(claim))
+        except Exception as error:  # noqa: BLE001 - whether it was committed or not: the act has not begun
+            log.warning("effect %s/%s is not performed now: %s", *_id(claim), reason_of(error))
+            await self._tell(claim, "not performed", lambda: _untouched(claim))
+            return
         if attempt is None:
             return
         probe("effect.sent")
         if self._clock() >= act_before:
             log.warning("effect %s/%s: this process stood still until its lease was over; not done", *_id(claim))
-            await self._database.run(effecting.unsent(claim))
+            await self._tell(claim, "not performed", lambda: _untouched(claim))
             return
         try:
             outcome = await self._act(claim, attempt)
@@ -133,10 +140,9 @@ class Performer:
     async def _still_ours(self, claim: Claim, text: str) -> bool:
         try:
             return await self._database.run(effecting.hang(claim, text, self._lease_s))
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            return True  # asked again soon; until then the lease says so
+        except Exception as error:  # noqa: BLE001 - asked again soon; until then the lease says so
+            log.warning("effect %s/%s: that it still runs cannot be written down: %s", *_id(claim), reason_of(error))
+            return True
 
     async def _ask(self, claim: Claim) -> _Outcome:
         """``verify`` only looks, so it may be called as often as needed."""
@@ -185,20 +191,21 @@ class Performer:
 
     async def _settle(self, claim: Claim, outcome: _Outcome) -> None:
         """Write it down, however long the database is away: nobody else knows it."""
-        while True:
-            try:
-                known = await self._database.run(self._finish(claim, outcome))
-                break
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                log.warning("effect %s/%s: %s cannot be written down yet (%s)", *_id(claim), outcome.state, error)
-                await asyncio.sleep(TELL_S)
+        known = await self._tell(claim, outcome.state, lambda: self._finish(claim, outcome))
         if known:
             probe("effect.recorded")
             reporting.settled(claim, outcome, self._effect.retry.attempts)
         else:
             log.warning("effect %s/%s: another process has it by now; %s is not recorded", *_id(claim), outcome.state)
+
+    async def _tell(self, claim: Claim, what: str, script: Callable[[], Script[bool]]) -> bool:
+        """Write down what only this process knows, again after whatever error."""
+        waiting = Patience(f"effect {claim.name}/{claim.key}: {what} cannot be written down yet: it", log, backoff=TELL)
+        while True:
+            try:
+                return await self._database.run(script())
+            except Exception as error:  # noqa: BLE001 - nobody else can write it down
+                await asyncio.sleep(waiting.failed(error))
 
     def _finish(self, claim: Claim, outcome: _Outcome) -> Script[bool]:
         return effecting.finish(
@@ -210,6 +217,13 @@ class Performer:
             delay_s=outcome.delay_s,
             asked=outcome.asked,
         )
+
+
+def _untouched(claim: Claim) -> Script[bool]:
+    """The act has not begun, and no other process has the effect: as it was before it was claimed."""
+    if not (yield from effecting.unsent(claim)):
+        yield from effecting.release(claim)
+    return True
 
 
 def _id(claim: Claim) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -15,14 +16,16 @@ from relevo.clients import database_for
 from relevo.effects.declaring import Effect
 from relevo.effects.performer import Performer
 from relevo.effects.recording import CHANNEL
-from relevo.errors import ConfigError, UnreachableError
+from relevo.errors import ConfigError
 from relevo.ids import uuid7
-from relevo.policy import PROBE_BACKOFF
 from relevo.ports.database import Database
 from relevo.runtime.clock import boottime_s
+from relevo.runtime.patience import Patience, is_mistake, reason_of
+from relevo.runtime.pulse import Pulse
 from relevo.settings import Settings
 from relevo.storage import effecting
 from relevo.storage.ready import ensure_ready
+from relevo.tasks import Tasks
 
 log = logging.getLogger("relevo.effects")
 
@@ -62,7 +65,14 @@ class EffectRunner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = signals.subscribe(CHANNEL)
         self._stopping = False
-        self.problem: str | None = "not started"
+        self._patience = Patience("performing effects", log)
+        self._patience.trouble.begin("not started")
+        self._tasks_beside = Tasks("effects", log)
+        self._over: str | None = None
+        self.pulse = Pulse()
+        """When it last looked for effects that are due."""
+        self.began = False
+        """Whether it has looked once: from then on every error is waited out."""
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None] | None = None) -> None:
         """Until ``stop`` and what is being performed has ended, its time-out at most. Outages are waited out. Raises
@@ -70,54 +80,75 @@ class EffectRunner:
         database = self._given or database_for(
             self._settings.database, answer_s=answer_s(self._settings.consumer.lease_s)
         )
-        stopping = asyncio.create_task(self._woken_by(stop))
+        self._tasks_beside.keep("following a stop", partial(self._woken_by, stop), may_end=stop.is_set)
         try:
-            await self._start(database, stop)
-            if on_ready is not None:
-                on_ready()
-            failures = 0
-            while not stop.is_set():
-                try:
-                    busy = await self._turn(database)
-                    self.problem, failures = None, 0
-                except UnreachableError as error:
-                    failures += 1
-                    if self.problem is None:
-                        log.warning("effects wait: the database does not answer (%s); trying again", error)
-                    self.problem = str(error)
-                    await self._wake.wait(PROBE_BACKOFF.delay_s(failures))
-                    continue
-                if not busy:
-                    await self._wake.wait(self._settings.effects.poll_s)
+            while not await self._turns(database, stop, on_ready):
+                pass
             if self._tasks:
                 await asyncio.wait(self._tasks)
+            self._over = "it was stopped"
+        except BaseException as error:
+            self._over = f"it ended: {reason_of(error)}"
+            if self.began and not stop.is_set():
+                log.error("performing effects ended, though it was not stopped: %s", reason_of(error))
+            raise
         finally:
-            stopping.cancel()
+            await self._tasks_beside.aclose()
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._tasks:
+                await asyncio.wait(self._tasks)
             self._wake.close()
             if self._given is None:
                 await database.aclose()
 
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is performed, and since when."""
+        return self._patience.trouble.text
+
     def health(self) -> EffectsHealth:
         """From memory, at once."""
-        problems = {} if self.problem is None else {"database": self.problem}
+        problems = dict(self._tasks_beside.problems)
+        if self.problem is not None:
+            problems["database"] = self.problem
+        if self._over is not None:
+            problems["effects"] = self._over
         detail = {"effects": sorted(self.effects), "under_way": len(self._tasks), "stopping": self._stopping}
+        live = self._over is None and self._tasks_beside.live
         return EffectsHealth(
-            live=True, ready=not problems and not self._stopping, problems=problems, detail={"performing": detail}
+            live=live, ready=not problems and not self._stopping, problems=problems, detail={"performing": detail}
         )
 
-    async def _start(self, database: Database, stop: asyncio.Event) -> None:
-        failures = 0
-        while not stop.is_set():
-            try:
+    async def _turns(self, database: Database, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> bool:
+        """Until ``stop``, or an error, which is waited out: then false. Mistakes found at the start are raised."""
+        try:
+            if not self.began:
                 await ensure_ready(database, self._settings)
-                return
-            except UnreachableError as error:
-                failures += 1
-                self.problem = str(error)
-                await self._wake.wait(PROBE_BACKOFF.delay_s(failures))
+            while not stop.is_set():
+                busy = await self._turn(database)
+                self._patience.worked()
+                self._patience.trouble.end()
+                self.pulse.beat("claim")
+                if not self.began:
+                    self.began = True
+                    if on_ready is not None:
+                        on_ready()
+                if not busy:
+                    await self._wake.wait(self._settings.effects.poll_s)
+            return True
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() or stop.is_set():
+                raise
+            delay_s = self._patience.failed(RuntimeError("something it waited for was cancelled by other code"))
+        except Exception as error:
+            if not self.began and is_mistake(error):
+                raise
+            delay_s = self._patience.failed(error)
+        if not stop.is_set():
+            await self._wake.wait(delay_s)
+        return stop.is_set()
 
     async def _turn(self, database: Database) -> bool:
         """Claim what is due. Whether to look again at once."""

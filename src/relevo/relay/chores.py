@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
-from relevo.clients.sqlstate import sqlstates
-from relevo.errors import ConfigError, LostOwnershipError, SchemaError
+from relevo.errors import LostOwnershipError
 from relevo.policy import PROBE_BACKOFF, Backoff
 from relevo.runtime.clock import SYSTEM, Clock
-from relevo.runtime.patience import Patience, is_ours
+from relevo.runtime.patience import Patience, stays
 from relevo.runtime.pulse import Pulse
 
 log = logging.getLogger("relevo.relay")
@@ -21,7 +20,6 @@ OUTAGE: Final = Backoff(attempts=1, base=timedelta(milliseconds=100), cap=timede
 """Between tries while the database is away: every chore asks by itself, and messages need none of them."""
 TROUBLE: Final = Backoff(attempts=1, base=timedelta(seconds=1), cap=timedelta(seconds=30))
 """After an error that does not pass by itself: a missing right, a value, a bug."""
-_STAYS: Final = ("22", "23", "42")  # SQLSTATE classes: of data, of checks, of rights and names
 
 
 class Chore:
@@ -69,16 +67,10 @@ class Chore:
             log.debug("%s: %s", self.name, error)
             return OUTAGE.delay_s(1)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
-            patience = self._trouble if _stays(error) and not self._urgent else self._outage
+            patience = self._trouble if stays(error) and not self._urgent else self._outage
             return patience.failed(error)
         self._outage.worked()
         self._trouble.worked()
         if self._pulse is not None:
             self._pulse.beat(self.name)
         return wait_s
-
-
-def _stays(error: Exception) -> bool:
-    if isinstance(error, ConfigError | SchemaError) or is_ours(error):
-        return True
-    return any(state.startswith(_STAYS) for state in sqlstates(error))

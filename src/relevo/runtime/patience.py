@@ -21,6 +21,8 @@ AGAIN_S: Final = 30.0
 """The same kind of error is logged again after so long, with how often it came; then after twice as long, and so on."""
 AGAIN_MAX_S: Final = 600.0
 _THERE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+_STAYS = ("22", "23", "42")
+"""SQLSTATE classes: of data, of checks, of rights and names."""
 _MISTAKES = (ConfigError, SchemaError, ReadOnlyError, MisuseError, RefusedError)
 
 
@@ -50,13 +52,17 @@ class Patience:
         """It failed with ``error``; the seconds to wait before the next try."""
         self._failures += 1
         self.trouble.begin(reason_of(error))
-        delay_s = self._backoff.delay_s(self._failures)
+        self.say(error)
+        return self._backoff.delay_s(self._failures)
+
+    def say(self, error: BaseException) -> None:
+        """Log ``error``, unless one of its kind was logged lately."""
         kind = kind_of(error)
         now = self._clock.seconds()
         again_at, pause_s, came = self._said.get(kind, (now, AGAIN_S, 0))
         if now < again_at:
             self._said[kind] = again_at, pause_s, came + 1
-            return delay_s
+            return
         if now - again_at > pause_s:
             pause_s = AGAIN_S  # it was quiet meanwhile
         self._said[kind] = now + pause_s, min(2 * pause_s, AGAIN_MAX_S), 0
@@ -66,7 +72,6 @@ class Patience:
             self._log.error("%s failed, and is tried again: %s%s", self._what, reason_of(error), more, exc_info=error)
         else:
             self._log.warning("%s waits, and is tried again until it works: %s%s", self._what, reason_of(error), more)
-        return delay_s
 
     def worked(self) -> bool:
         """It worked: the next failure waits shortly again. Whether it did not until now."""
@@ -101,6 +106,13 @@ def kind_of(error: BaseException) -> str:
 def is_mistake(error: BaseException) -> bool:
     """Whether ``error``, at the start of a process, is for the operator to put right: waiting does not help."""
     return isinstance(error, _MISTAKES) or is_ours(error)
+
+
+def stays(error: BaseException) -> bool:
+    """Whether it comes from a value, a right or a bug: tried again less often than an outage."""
+    if isinstance(error, ConfigError | SchemaError) or is_ours(error):
+        return True
+    return any(state.startswith(_STAYS) for state in sqlstates(error))
 
 
 def has_answered(error: BaseException) -> bool:

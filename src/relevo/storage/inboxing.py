@@ -58,6 +58,13 @@ def forget_given_up(consumer: str, event_id: UUID) -> Script[None]:
     yield Statement("dlq.forgotten", {"consumer": consumer, "event_id": str(event_id)})
 
 
+def ready_to_write() -> Script[bool]:
+    """Whether the inbox is there, and the database takes writes."""
+    yield Statement("inbox.identity")
+    rows = yield Statement("inbox.read_only")
+    return not rows[0][0]
+
+
 def identity() -> Script[int]:
     """A number of this installation's own, to tell whether two connections see the same tables."""
     rows = yield Statement("inbox.identity")

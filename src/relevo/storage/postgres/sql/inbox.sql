@@ -19,6 +19,10 @@ select set_config('idle_in_transaction_session_timeout', cast(:idle_ms as text),
 -- One value per installation: tells whether two connections see the same inbox.
 select cast(extract(epoch from created_at) * 1000000 as bigint) from {meta};
 
+-- name: inbox.read_only
+-- Whether nothing can be written now: a standby, or set so.
+select current_setting('transaction_read_only') = 'on';
+
 -- name: inbox.together
 -- What a batch begins with. It waits for no lock longer than `lock_ms` (unless the application said how long), is told
 -- whether the consumer holds any key at all, and learns its own name. The part that locks no row leaves the mark that

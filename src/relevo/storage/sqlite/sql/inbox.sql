@@ -13,6 +13,10 @@ where consumer = :consumer and event_id = :event_id and generation = :generation
 -- name: inbox.identity
 select created_at from {meta};
 
+-- name: inbox.read_only
+-- Whether nothing can be written now: a standby, or set so.
+select 0;
+
 -- name: inbox.together
 select null, exists (select 1 from {held_key} where side = 'consumer' and consumer = :consumer), null, 0;
 

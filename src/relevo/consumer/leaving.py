@@ -1,0 +1,57 @@
+"""How a consumer stops: everything is given back in good order, and whatever does not answer is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from relevo.consumer.intake import Intake
+from relevo.consumer.shared import Shared
+from relevo.ports.broker import Subscription
+from relevo.runtime.patience import reason_of
+from relevo.storage import processes
+from relevo.tasks import Kept
+
+log = logging.getLogger("relevo.consumer")
+
+GIVE_BACK: float = 0.8
+"""Of the time to stop: what handlers get. The rest is for giving back."""
+LEAVE_S = 2.0
+
+
+async def leave(
+    shared: Shared,
+    subscription: Subscription,
+    intake: Intake,
+    tasks: tuple[asyncio.Task[None], Kept, Kept],
+    *,
+    stop_timeout_s: float,
+) -> None:
+    """Give everything back. ``stop_timeout_s``: 0 after a cancellation, then no handler is waited for."""
+    taking, draining, beating = tasks
+    timeout_s = stop_timeout_s * GIVE_BACK
+    if not timeout_s:
+        taking.cancel()
+    await asyncio.wait([taking], timeout=max(1.0, timeout_s))
+    taking.cancel()
+    await intake.finish(timeout_s)
+    if shared.database.reason is not None or not timeout_s:
+        draining.cancel()
+    await asyncio.wait([draining.over], timeout=max(2.0, timeout_s))
+    draining.cancel()
+    beating.cancel()
+    await asyncio.wait([taking, draining.over, beating.over])
+    try:
+        async with contextlib.aclosing(subscription):
+            await subscription.flush()
+    except Exception as error:  # noqa: BLE001 - a stop is a stop: what the broker is not told comes again
+        log.warning("consumer %s: the broker was not told all: %s", shared.name, reason_of(error))
+    try:
+        async with asyncio.timeout(LEAVE_S):
+            if shared.database.reason is None:
+                await shared.journal.flush()
+                await shared.database.run(lambda: processes.leave(shared.owner))
+    except TimeoutError:
+        log.info("consumer %s: its process row is left to expire", shared.name)
+    log.info("consumer %s: stopped", shared.name)
