@@ -161,7 +161,7 @@ async def scene(loop: SimulatedLoop, folder: Path, monkeypatch: pytest.MonkeyPat
         database=store.settings, relay=RelaySettings(lease_s=LEASE_S, batch_max=BATCH, poll_min_s=0.05, poll_max_s=2.0)
     )
     database = Flaky(store.settings)
-    monkeypatch.setattr(service, "database_for", lambda _: database)
+    monkeypatch.setattr(service, "database_for", lambda *_, **__: database)
     monkeypatch.setattr(service, "broker_for", lambda *_: WireBroker(wire))
     async with Relay(settings, name="simulated", clock=loop.clock) as relay:
         yield Scene(loop, store, wire, database, relay)

@@ -41,10 +41,10 @@ def _evaluated(function: Any, parameter: inspect.Parameter, names: Mapping[str, 
     annotation = parameter.annotation
     if not isinstance(annotation, str):
         return annotation
-    closed = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
     try:
+        closed = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
         return eval(annotation, getattr(function, "__globals__", {}), {**names, **closed})
-    except Exception:  # noqa: BLE001 - names imported for type checking only
+    except Exception:  # noqa: BLE001 - names for type checking only, or given later
         return annotation
 
 
