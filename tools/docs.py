@@ -125,6 +125,7 @@ def _exit_codes() -> str:
         1: "Failed; also a worker that did not finish what was in flight in time",
         3: "A check found a problem",
         69: "A dependency cannot be reached: database or broker",
+        70: "A part of the process ended and cannot be started again. Look at the log, start the process again",
         75: "Try again",
         78: "The configuration, the tables or the rights are wrong; trying again does not help",
     }
