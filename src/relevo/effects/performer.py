@@ -7,10 +7,8 @@ is looked at after that commit, just before the act, so that a process that was 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -20,16 +18,16 @@ import msgspec
 
 from relevo.decide import DELAY_MAX_S
 from relevo.effects import reporting
+from relevo.effects.calling import awaited, called, done_with, in_thread, within
 from relevo.effects.declaring import Effect, EffectRequest
 from relevo.effects.verdicts import Done, EffectRefused, NotDone, Unknown
-from relevo.errors import MisuseError
 from relevo.policy import Backoff
 from relevo.ports.database import Database
-from relevo.runtime.calls import Raised, apart, ours
+from relevo.runtime.calls import ours
 from relevo.runtime.clock import boottime_s
 from relevo.runtime.patience import Patience, reason_of
 from relevo.runtime.probes import probe
-from relevo.runtime.returned import end, is_awaitable, is_deferred
+from relevo.runtime.returned import end, is_awaitable
 from relevo.runtime.texts import clean, describe
 from relevo.script import Script
 from relevo.storage import effecting
@@ -119,8 +117,8 @@ class Performer:
         effect = self._effect
         request = _request(claim, attempt)
         if effect.is_async:
-            return done_with(await _within(effect.timeout_s, effect.function(request)))
-        acting = _in_thread(lambda: effect.function(request))
+            return done_with(await within(effect.timeout_s, effect.function(request)))
+        acting = in_thread(lambda: effect.function(request))
         await asyncio.wait({acting}, timeout=effect.timeout_s)
         text = f"no answer within {effect.timeout_s:g} s, and it still runs"
         said = acting.done()
@@ -134,7 +132,7 @@ class Performer:
             await asyncio.wait({acting}, timeout=self._lease_s / 3)
         result = acting.result()
         if is_awaitable(result):
-            result = await _within(effect.timeout_s, _awaited(result))
+            result = await within(effect.timeout_s, awaited(result))
         return done_with(result)
 
     async def _still_ours(self, claim: Claim, text: str) -> bool:
@@ -150,7 +148,7 @@ class Performer:
         assert effect.verify is not None
         later = partial(_Outcome, "unknown", None, delay_s=effect.retry.delay_s(asked), asked=asked)
         try:
-            verdict = await _within(effect.timeout_s, _called(effect.verify, _request(claim, claim.attempts)))
+            verdict = await within(effect.timeout_s, called(effect.verify, _request(claim, claim.attempts)))
         except NotDone as error:
             verdict = error
         except TimeoutError:
@@ -249,62 +247,3 @@ def _json(result: Any) -> str:
         return text if "\\u0000" not in text else msgspec.json.encode(clean(result)).decode()
     except BaseException:  # noqa: BLE001 - whatever the result does, it is done
         return msgspec.json.encode(f"(a {clean(name_of(type(result)), 200)} that JSON cannot hold)").decode()
-
-
-async def _called(function: Callable[[EffectRequest], Any], request: EffectRequest) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(request)
-    result = await _in_thread(lambda: function(request))
-    return await result if is_awaitable(result) else result
-
-
-async def _awaited(result: Any) -> Any:
-    return await result
-
-
-async def _within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
-    """What ``work`` returns, or raises, in a task of its own; ``TimeoutError`` where that takes longer."""
-    async with asyncio.timeout(seconds):
-        result = await apart(work)
-    if type(result) is Raised:
-        raise result.error
-    return result
-
-
-def done_with(result: Any) -> Any:
-    """What an act returned, unless that is work that nothing runs: then it is not known to be done."""
-    if is_deferred(result):
-        end(result)
-        raise MisuseError(f"the act returned a {clean(name_of(type(result)), 200)}, which nothing runs")
-    return result
-
-
-def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
-    """In a thread of its own that does not keep the process alive: an act that hangs must not."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return  # timed out or cancelled: its answer comes too late
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        result: Any = None
-        failure: BaseException | None = None
-        try:
-            result = work()
-        except StopIteration as error:  # no future can carry it
-            failure = RuntimeError(f"the act raised {error!r}")
-        except BaseException as error:  # noqa: BLE001 - carried over
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, result, failure)
-        except RuntimeError:
-            pass  # the loop is closed: the process is leaving
-
-    threading.Thread(target=run, name="relevo-effect", daemon=True).start()
-    return future
