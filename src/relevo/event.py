@@ -31,10 +31,17 @@ class Declaration:
     schema_version: int
 
     def key_of(self, data: object) -> bytes | None:
-        """The key of one instance, as bytes: text in UTF-8, UUIDs and integers in their usual text form."""
+        """The key of one instance, as bytes: text in UTF-8, UUIDs and integers in their usual text form. Raises
+        ``RefusedError`` for what is no key, and for an attribute or function that raises."""
         if self.key is None:
             return None
-        value = self.key(data) if callable(self.key) else getattr(data, self.key)
+        try:
+            value = self.key(data) if callable(self.key) else getattr(data, self.key)
+        except Exception as error:
+            what = repr(self.key) if isinstance(self.key, str) else "the key's function"
+            raise RefusedError(
+                f"{what} of {self.cls.__qualname__} raised {type(error).__name__}, so there is no key", path="key"
+            ) from error
         return encode_key(value, path=self.key if isinstance(self.key, str) else "key")
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -231,8 +232,10 @@ def test_through_the_outbox_of_a_database(store: Store) -> None:
     assert len(rows) == len(sent) > 1000
     for event_id, payload in rows:
         data, handler = sent[str(event_id)]
-        message = Message(event_id=event_id, type=NAME, topic="edges", payload=bytes(payload), created_at=NOW)
-        assert same(data, handler.data_of(message)), data
+        message = Message(
+            event_id=UUID(str(event_id)), type=NAME, topic="edges", payload=bytes(payload), created_at=NOW
+        )
+        assert same(data, handler.data_of(arrived(message))), data
 
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -17,6 +17,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Secr
 
 from relevo import Consumer, Outbox, event
 from relevo.codec import UndecodableError, codec_of, decode, encode
+from relevo.effects.recording import _data as effect_data
 from relevo.errors import ConfigError, RefusedError
 from relevo.outbox.arguments import validates
 from relevo.outbox.building import build
@@ -509,3 +510,11 @@ def test_why_a_payload_cannot_be_read_is_one_line_without_its_values() -> None:
 
     with pytest.raises(UndecodableError, match=r"Invalid enum value - at `\$\.tone`"):
         decode(b'{"tone": 77777}', Toned)
+
+
+def test_data_of_an_effect_is_not_changed_silently() -> None:
+    """NaN would be written as null; None and the word are kept."""
+    with pytest.raises(RefusedError) as caught:
+        effect_data({"a": [1.0, float("nan")]})
+    assert caught.value.path == "data['a'][1]"
+    assert effect_data({"a": None, "b": "null"}) == '{"a":null,"b":"null"}'

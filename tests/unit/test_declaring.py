@@ -19,6 +19,7 @@ import pytest
 from relevo import Consumer, Event, Message, Outbox, command, event
 from relevo.errors import ConfigError, MisuseError, RefusedError
 from relevo.event import REGISTRY, declaration_of
+from relevo.outbox.building import build
 
 T = TypeVar("T")
 OrderId = NewType("OrderId", int)
@@ -276,6 +277,20 @@ def test_one_class_two_types() -> None:
         event("declaring.order.placed")(dataclass(type("Another", (), {"__annotations__": {"a": int}})))
 
 
+@pytest.mark.parametrize("key", [lambda data: data.nope, lambda data: 1 / 0, lambda data: 1.5, lambda data: [1]])
+def test_keys_that_fail_at_the_append(key: Any) -> None:
+    """What a function does cannot be seen before; it is a refusal with words then, too."""
+
+    @event("declaring.keys.failing", key=key)
+    @dataclass
+    class Failing:
+        a: int
+
+    with pytest.raises(RefusedError) as caught:
+        build(Failing(1), 1000)
+    assert caught.value.path == "key"
+
+
 # --- Handlers --------------------------------------------------------------------------------------------------------
 
 
@@ -367,10 +382,38 @@ def test_annotations_of_local_classes() -> None:
         @consumer.on(A)
         def wrong(event: Event[B]) -> None: ...
 
-    @consumer.on(A)
-    async def right(event: Event[A]) -> None: ...
+    with pytest.raises(ConfigError, match="annotates 'event' as"):
 
+        @consumer.on(A)
+        def too_soon(event: Event[B]) -> None:
+            print(later)
+
+    @consumer.on(A)
+    async def right(event: Event[A]) -> None:
+        print(later)
+
+    later = "comes later"
     assert len(consumer.handlers) == 1
+
+
+def test_annotations_behind_a_decorator_and_of_methods() -> None:
+    def plain(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapped(*args: Any) -> Any:
+            return function(*args)
+
+        return wrapped
+
+    class Handlers:
+        def wrong(self, event: Event[Paid]) -> None: ...
+
+        def right(self, event: Event[Placed]) -> None: ...
+
+    consumer = Consumer("declaring", ["declaring"])
+    for wrong in (plain(one("Event[Paid]")), Handlers().wrong):
+        with pytest.raises(ConfigError, match="annotates 'event' as"):
+            consumer.on(Placed)(wrong)
+    consumer.on(Placed)(Handlers().right)
 
 
 def test_classes_that_no_handler_can_be_for() -> None:

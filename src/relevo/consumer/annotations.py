@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
 import typing
@@ -41,11 +42,20 @@ def _evaluated(function: Any, parameter: inspect.Parameter, names: Mapping[str, 
     annotation = parameter.annotation
     if not isinstance(annotation, str):
         return annotation
+    inner = inspect.unwrap(getattr(function, "__func__", function))  # a decorator's own module knows other names
     try:
-        closed = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
-        return eval(annotation, getattr(function, "__globals__", {}), {**names, **closed})
+        return eval(annotation, inner.__globals__, {**names, **_closed(inner)})
     except Exception:  # noqa: BLE001 - names for type checking only, or given later
         return annotation
+
+
+def _closed(function: Any) -> dict[str, Any]:
+    """The names of enclosing functions that have a value already."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # it comes later
+            found[name] = cell.cell_contents
+    return found
 
 
 def _one(annotation: Any, data_type: type | None) -> str | None:

@@ -12,6 +12,7 @@ import msgspec
 
 from relevo import signals
 from relevo.catalog import DEFAULT_PREFIX, Catalog
+from relevo.codec.leaves import explain
 from relevo.correlation import current
 from relevo.effects.declaring import Effect
 from relevo.errors import RefusedError
@@ -116,6 +117,11 @@ def _data(data: object) -> str:
         text = msgspec.json.encode(data).decode()
     except (TypeError, ValueError, UnicodeError) as error:
         raise RefusedError(f"an effect's data must be what JSON can hold: {error}", path="data") from None
+    if "null" in text:  # NaN and infinity are written as null
+        try:
+            explain(data)
+        except RefusedError as error:
+            raise RefusedError(str(error).partition(": ")[2], path=f"data{error.path[1:]}") from None
     if "\\u0000" in text:
         raise RefusedError("a NUL character (U+0000) cannot be stored by PostgreSQL's jsonb", path="data")
     if len(text) > DATA_BYTES_MAX:
