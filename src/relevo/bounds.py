@@ -29,6 +29,12 @@ def answer_s(lease_s: float, send_timeout_s: float = 0.0) -> float:
     return max(ANSWER_MIN_S, lease_s - max(send_timeout_s, lease_s / 3))
 
 
+def handler_idle_s(lease_s: float) -> float:
+    """How long a handler's transaction may be idle, unless configured: a frozen process loses its locks then. A handler
+    may wait for other things inside, so it is many leases."""
+    return max(60.0, 20 * lease_s)
+
+
 def connect_s(answer_s: float) -> float:
     """Seconds for a new connection."""
     return min(CONNECT_S, answer_s)

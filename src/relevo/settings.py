@@ -70,7 +70,8 @@ class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     messages handled in one transaction at most, and one by one when anything goes wrong; 1 switches that off.
     ``threads`` and ``connections_max``: transactions at once, of plain and ``async`` handlers; each has a connection.
     ``handler_idle_timeout_s``: PostgreSQL ends a handler's transaction that is idle so long: a frozen process then does
-    not keep its locks. 0 leaves it to the server, since a handler may wait for other things inside."""
+    not keep its locks. A handler that waits for other things for longer needs a larger one. Not set:
+    20 leases, at least 60 seconds, unless the server, the database or the role has a time-out of its own; 0: never."""
 
     in_flight_max: int = 500
     connections_max: int = 10
@@ -81,7 +82,7 @@ class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     inbox_window_s: float = 7 * 86_400.0
     redelivery_s: float = 86_400.0
     stop_timeout_s: float = 20.0
-    handler_idle_timeout_s: float = 0.0
+    handler_idle_timeout_s: float | None = None
 
 
 class EffectsSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -23,6 +23,7 @@ from relevo.script import Script, Statement
 from relevo.storage import draining, holding, inboxing, laning, marking, parking
 from relevo.storage.draining import Ending
 from relevo.storage.holding import KeyId, Why
+from relevo.storage.inboxing import Bounds
 from relevo.storage.parking import Acted
 from tests.support.relays import postgres_store
 from tests.support.scripting import PostgresScripts, Scripts, SqliteScripts
@@ -167,7 +168,7 @@ class AtConsumer(KeyLife):
             self.effects.append(number)
 
     def _first_run(self, each: Message, number: int) -> Script[str | None]:
-        behind = yield from holding.queued_behind(self.id, each, "s", number)
+        behind = yield from holding.queued_behind(self.id, each, "s", number, Bounds())
         if behind is not None:
             return behind
         if number in self.bad:

@@ -141,7 +141,10 @@ class Batches:
             return ()  # it stops, or was paused meanwhile
         interrupt = shared.interrupt
         steps = together(
-            *(shared.name, parts, self._costs, trace), pipelined=group.pipelined, stopping=lambda: interrupt.stopping
+            *(shared.name, parts, self._costs, trace),
+            pipelined=group.pipelined,
+            bounds=shared.bounds,
+            stopping=lambda: interrupt.stopping,
         )
         async with shared.gate.beside_others():
             done = await shared.runs.drive(group.transactions, steps, None, progress, many=group.handler is None)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from functools import partial
 
+from relevo.consumer.elsewhere import ELSEWHERE_S, Elsewhere
 from relevo.consumer.letters import given_up
 from relevo.consumer.losses import DatabaseLost, Losses, passes, unknown_end
 from relevo.consumer.runs import Gone, Result, follow
@@ -30,6 +31,9 @@ FAILED_S = 5.0
 """How long a key whose draining failed, for a reason that is not its message's, is left alone."""
 BUSY_S = 0.25
 """How long to wait when what is due is being claimed by somebody else."""
+
+_LOOKED = Elsewhere("another process runs this message just now")
+"""Found out before the attempt was counted."""
 
 
 class Drain:
@@ -91,14 +95,13 @@ class Drain:
         try:
             while not shared.interrupt.stopping and not shared.stopped(claim.id):
                 await shared.database.up()
-                async with shared.gate.alone() if suspect else shared.gate.beside_others():
-                    take = partial(holding.head, claim, lease_s=shared.lease_s, spend=spend)
-                    head = await shared.database.run(take)
-                    if head is None or isinstance(head, Lost):
-                        if head is not None:
-                            shared.runs.reports.lost(claim.id.topic, claim.id.key)
-                        return
-                    outcome = await self._attempt(claim, head, suspect)
+                head, outcome = await self._run_head(claim, suspect, spend)
+                if head is None:
+                    return
+                if isinstance(outcome, Elsewhere):
+                    refund = spend if outcome is not _LOOKED else 0
+                    await shared.database.run(partial(holding.later, claim, refund=refund, delay_s=ELSEWHERE_S))
+                    return
                 outcome, losses = await self._weighed(head, outcome, losses)
                 if isinstance(outcome, Gone):
                     shared.runs.reports.lost(claim.id.topic, claim.id.key)
@@ -120,6 +123,36 @@ class Drain:
             await self._give_up(claim, after_s=FAILED_S)
             raise
 
+    async def _run_head(self, claim: Claimed, suspect: bool, spend: int) -> tuple[Head | None, Result]:
+        """The head and what came of it; ``None``: there is none for us. Its attempt is counted before it runs."""
+        shared = self._shared
+        if not suspect:
+            head = await self._head(claim, spend)
+            if head is None:
+                return None, Gone()
+            async with shared.gate.beside_others():
+                return head, await self._attempt(claim, head, suspect)
+        head = await self._head(claim, 0)
+        handler = None if head is None else shared.routes.find(head.message.type)
+        if head is None or handler is None:
+            return head, Gone() if head is None else await self._attempt(claim, head, suspect)
+        async with shared.looking:
+            if (await shared.runs.look(handler, head.message)) is not None:
+                return head, _LOOKED
+        what = f"held message {head.message.event_id} of consumer {shared.name}"
+        async with shared.gate.alone(what, last=head.attempts + spend >= handler.policy.retry.attempts):
+            head = await self._head(claim, spend)
+            return (None, Gone()) if head is None else (head, await self._attempt(claim, head, suspect))
+
+    async def _head(self, claim: Claimed, spend: int) -> Head | None:
+        """``None``: the queue is empty, so the key is live, or the key is somebody else's by now."""
+        take = partial(holding.head, claim, lease_s=self._shared.lease_s, spend=spend)
+        head = await self._shared.database.run(take)
+        if not isinstance(head, Lost):
+            return head
+        self._shared.runs.reports.lost(claim.id.topic, claim.id.key)
+        return None
+
     async def _attempt(self, claim: Claimed, head: Head, suspect: bool) -> Result:
         shared, message = self._shared, head.message
         handler = shared.routes.find(message.type)
@@ -127,7 +160,7 @@ class Drain:
             return unhandled(message, None)
         if suspect and head.attempts > handler.policy.retry.attempts:
             return killer(head.attempts - 1)
-        steps = drained(shared.name, claim, message, head.held_seq)
+        steps = drained(shared.name, claim, message, head.held_seq, shared.bounds)
         return await shared.runs.once(handler, message, steps, head.attempts)
 
     async def _weighed(self, head: Head, outcome: Result, losses: Losses) -> tuple[Result, Losses]:

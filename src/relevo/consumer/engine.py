@@ -25,7 +25,7 @@ from relevo.consumer.letters import Letters, let_go, writes_letters
 from relevo.consumer.membership import Membership, enter_name, leave_name
 from relevo.consumer.routing import Routes
 from relevo.consumer.runs import Runs, Slots
-from relevo.consumer.shared import Interrupt, Shared
+from relevo.consumer.shared import Interrupt, Shared, bounds_of, elsewhere
 from relevo.consumer.start import short_window, sources_of, verify_same_database
 from relevo.consumer.threads import HandlerThreads
 from relevo.ids import uuid7
@@ -79,6 +79,7 @@ class ConsumerEngine:
         self._broker_trouble = Trouble()
         self._broker_trouble.begin("not subscribed yet")
         self._pauses = pausing.NONE
+        self._elsewhere: dict[UUID, float] = {}
         self.started = asyncio.Event()
         """Set once it takes messages."""
 
@@ -134,14 +135,11 @@ class ConsumerEngine:
     def health(self) -> ConsumerHealth:
         """From memory, at once."""
         problems = dict(self._tasks.problems)
-        lost = self._over or self._patience.trouble.text
-        if lost is not None:
-            problems["consumer"] = lost
-        if self._database.problem is not None:
-            problems["database"] = self._database.problem
         broker = self._broker_trouble.text or (self._intake.problem if self._intake is not None else None)
-        if broker is not None:
-            problems["broker"] = broker
+        lost = self._over or self._patience.trouble.text
+        found = {"consumer": lost, "database": self._database.problem, "broker": broker}
+        found["gate"] = self._resources.gate.problem
+        problems |= {name: why for name, why in found.items() if why is not None}
         detail = {
             "consumer": self.consumer.name,
             "topics": list(self.consumer.topics),
@@ -149,6 +147,8 @@ class ConsumerEngine:
             "draining": len(self._drain) if self._drain else 0,
             "lag": dict(self._member.lag),
             "stopping": self._interrupt.stopping,
+            "elsewhere": elsewhere(self._elsewhere),
+            "gate": self._resources.gate.snapshot(),
             "paused_by_people": self._pauses.snapshot(),
             "dead_letters": self._letters.snapshot() if self._letters else {},
         }
@@ -270,7 +270,7 @@ class ConsumerEngine:
         name, resources = self.consumer.name, self._resources
         runs = Runs(
             *(name, self._catalog(), self._sources, resources.slots, resources.threads),
-            idle_timeout_s=self._settings.handler_idle_timeout_s,
+            idle_timeout_s=self._settings.handler_idle_timeout_s or 0.0,
             take_back=lambda id, xid: self._database.run(lambda: inboxing.take_back(name, [id], xid=xid)),
             answer_s=answer_s(self._settings.lease_s),
         )
@@ -281,4 +281,6 @@ class ConsumerEngine:
             *(self.consumer.topics, self._pauses),
             dead_letters=writes_letters(self.consumer, resources.settings),
             counted=not resources.broker.capabilities.keeps_history,
+            bounds=bounds_of(self._settings),
+            elsewhere=self._elsewhere,
         )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from dataclasses import dataclass
+from time import monotonic
 
+from relevo.consumer.elsewhere import ELSEWHERE_S, Elsewhere
 from relevo.consumer.handlers import Handler
 from relevo.consumer.letters import given_up
 from relevo.consumer.losses import DatabaseLost, Losses, passes, unknown_end
@@ -21,6 +24,10 @@ from relevo.storage import holding, inboxing
 from relevo.storage.holding import HeldState, KeyId, Why
 from relevo.storage.pausing import REASON
 
+log = logging.getLogger("relevo.consumer")
+
+FIRST_LOOK_S = 0.1
+"""How soon it is looked again whether a message still runs elsewhere; twice as long each time, up to a second."""
 STORED = "stored"
 """The ``reason`` of a key whose messages were stored for a durable handler; it is drained at once."""
 
@@ -46,6 +53,8 @@ class Item:
     """Runs by itself: not in a batch (any more)."""
     losses: Losses | None = None
     """While the database fails under its handler."""
+    elsewhere: int = 0
+    """How often another process was found to run it, since it was last tried in vain."""
     most: int = sys.maxsize
     """The largest batch it may be in, since larger ones failed."""
 
@@ -67,6 +76,7 @@ class Messages:
         item.started = True
         while True:
             if self._over(item):
+                self._shared.elsewhere.pop(item.delivery.message.event_id, None)
                 return False
             await self._shared.database.up()
             if self._shared.pauses.stops(self._shared.name, item.key.topic, item.key.key):
@@ -76,7 +86,12 @@ class Messages:
                 await self._hold(item, None, STORED, "draining", None, item.attempts)
                 probe("consumer.stored")
                 return True
-            outcome = await self._weighed(item, await self._attempt(item))
+            outcome = await self._attempt(item)
+            if isinstance(outcome, Elsewhere):
+                await self._wait_for_the_other(item)
+                continue
+            self._shared.elsewhere.pop(item.delivery.message.event_id, None)
+            outcome = await self._weighed(item, outcome)
             decision = self._decide(item, outcome)
             settled = await self._act(item, outcome, decision)
             if settled is not None:
@@ -90,17 +105,20 @@ class Messages:
         delivery, handler, shared = item.delivery, item.handler, self._shared
         if handler is None or delivery.malformed is not None:
             return unhandled(delivery.message, delivery.malformed)
-        attempt = item.attempts + 1
-        steps = first_run(shared.name, item.key, delivery.message, delivery.shard, shared.position_of(delivery))
+        if item.suspect or item.elsewhere:  # outside of the gate, which would stop everything else meanwhile
+            async with shared.looking:
+                found = await shared.runs.look(handler, delivery.message)
+            if found is not None:
+                return found
         if not item.suspect:
             async with shared.gate.beside_others():
-                await self._count(item, attempt)
-                return await shared.runs.once(handler, delivery.message, steps, attempt)
-        if item.attempts >= handler.policy.retry.attempts and not item.counted:
+                return await self._counted(item, handler)
+        attempts = handler.policy.retry.attempts
+        if item.attempts >= attempts and not item.counted:
             return killer(item.attempts)
-        async with shared.gate.alone():
-            await self._count(item, attempt)
-            return await shared.runs.once(handler, delivery.message, steps, attempt)
+        what = f"message {delivery.message.event_id} of consumer {shared.name}"
+        async with shared.gate.alone(what, last=item.attempts + 1 >= attempts):
+            return await self._counted(item, handler)
 
     async def _weighed(self, item: Item, outcome: Result) -> Result:
         """What it means for this message that its commit is unknown, or that the database failed under its handler."""
@@ -117,11 +135,30 @@ class Messages:
             item.losses = None
         return outcome
 
-    async def _count(self, item: Item, attempt: int) -> None:
+    async def _counted(self, item: Item, handler: Handler) -> Result:
         """Commit the attempt before it is made; the first run of a healthy message needs no write of its own."""
-        if item.counted < attempt and (attempt > 1 or item.suspect):
-            await self._shared.journal.count(item.delivery.message.event_id, attempt)
-        item.counted = max(item.counted, attempt)
+        delivery, shared, attempt = item.delivery, self._shared, item.attempts + 1
+        event_id = delivery.message.event_id
+        written = item.counted < attempt and (attempt > 1 or item.suspect)
+        if written:
+            await shared.journal.count(event_id, attempt)
+        before, item.counted = item.counted, max(item.counted, attempt)
+        position = shared.position_of(delivery)
+        steps = first_run(shared.name, item.key, delivery.message, delivery.shard, position, shared.bounds)
+        outcome = await shared.runs.once(handler, delivery.message, steps, attempt)
+        if isinstance(outcome, Elsewhere) and written:
+            item.counted = before
+            await shared.journal.count(event_id, item.attempts)
+        return outcome
+
+    async def _wait_for_the_other(self, item: Item) -> None:
+        """Another process runs it: the message keeps its place, and its key waits. Nothing else does."""
+        shared, event_id = self._shared, item.delivery.message.event_id
+        shared.elsewhere.setdefault(event_id, monotonic())
+        delay_s = min(ELSEWHERE_S, FIRST_LOOK_S * 2.0 ** min(item.elsewhere, 16))
+        item.elsewhere += 1
+        log.debug("consumer %s: another process runs message %s; looking again", shared.name, event_id)
+        await shared.interrupt.sleep(delay_s, lambda: self._over(item))
 
     def _decide(self, item: Item, outcome: Result) -> Decision:
         if isinstance(outcome, Conflict):

@@ -34,6 +34,7 @@ from relevo.script import Script, Statement
 from relevo.settings import Settings
 from relevo.storage import holding, inboxing, replaying
 from relevo.storage.holding import Claimed, KeyId, key_id
+from relevo.storage.inboxing import Bounds
 from relevo.storage.replaying import Failure, Mode
 
 DELAY_MAX_S = 5.0
@@ -41,13 +42,14 @@ DELAY_MAX_S = 5.0
 FENCE_S = 0.02
 FENCE_TIMEOUT_S = 60.0
 """How long transactions that began before a key was held are waited for."""
+BOUNDS = Bounds()
 HELD = "its key is held for another reason (waiting or parked): settle that first, then resume the replay"
 
 
 def repaired(consumer: str, key: KeyId, message: Message, generation: int) -> Steps[Done]:
     """The handler despite the inbox row, once in this ``generation`` (0, of a replay that was begun before repairs had
     one: again). What an operator skipped or discarded stays so, and what still waits in its key's queue stays there."""
-    held = yield Statement("held.lock_key", key.params())
+    held = yield Statement("held.lock_key_soon", {**key.params(), **BOUNDS.params()})
     found = yield from inboxing.find(consumer, message.event_id)
     if found in ("skipped", "discarded"):
         return "duplicate"
@@ -55,12 +57,11 @@ def repaired(consumer: str, key: KeyId, message: Message, generation: int) -> St
         return "behind"
     xid = None
     if generation:
-        xid = yield from inboxing.insert(consumer, message.event_id, generation=generation)
+        xid = yield from inboxing.insert_soon(consumer, message.event_id, BOUNDS, generation=generation)
         if not xid:
             return "duplicate"
-    if found is None:
-        first = yield from inboxing.insert(consumer, message.event_id)  # purged, or not delivered yet: done with this
-        xid = first or xid
+    if found is None:  # purged, or not delivered yet: done with this
+        xid = (yield from inboxing.insert_soon(consumer, message.event_id, BOUNDS)) or xid
     yield Call(xid)
     return "handled"
 
@@ -71,11 +72,11 @@ def again(consumer: str, claim: Claimed | None, message: Message, generation: in
     found = yield from inboxing.find(consumer, message.event_id)
     if found in ("skipped", "discarded"):
         return "duplicate"
-    xid = yield from inboxing.insert(consumer, message.event_id, generation=generation)
+    xid = yield from inboxing.insert_soon(consumer, message.event_id, BOUNDS, generation=generation)
     if not xid:
         return "duplicate"
     if found is None:
-        yield from inboxing.insert(consumer, message.event_id)
+        yield from inboxing.insert_soon(consumer, message.event_id, BOUNDS)
     yield Call(xid)
     if claim is not None and not (yield from replaying.still_ours(claim, lease_s)):
         raise LostOwnershipError(f"the key of {message.event_id} is not held by this replay any more")

@@ -13,6 +13,7 @@ from relevo.catalog import Catalog
 from relevo.clients.watch import Watch
 from relevo.codec import UndecodableError
 from relevo.consumer.clocks import Unanswered, bounded, clocked
+from relevo.consumer.elsewhere import ELSEWHERE_S, Elsewhere, elsewhere, look
 from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
 from relevo.consumer.losses import DatabaseLost
@@ -20,7 +21,7 @@ from relevo.consumer.reporting import Reports
 from relevo.consumer.threads import HandlerThreads
 from relevo.consumer.verdicts import Reject, Retry
 from relevo.consumer.work import D, Done, Job, Progress, Steps, arun, run
-from relevo.decide import Decision, HandBack, Pause, Settle, decide
+from relevo.decide import Again, Decision, HandBack, Pause, Settle, decide
 from relevo.errors import LostOwnershipError, MisuseError
 from relevo.message import Message
 from relevo.outcome import Accepted, Duplicate, Failed, HandleOutcome, RejectAsked, RetryAsked, Unavailable
@@ -42,7 +43,7 @@ class Gone:
     """The key is drained by somebody else; nothing happened here."""
 
 
-Result = HandleOutcome | Behind | Gone | DatabaseLost
+Result = HandleOutcome | Behind | Gone | Elsewhere | DatabaseLost
 
 
 def follow(outcome: Result, attempt: int, policy: Policy) -> Decision:
@@ -54,6 +55,8 @@ def follow(outcome: Result, attempt: int, policy: Policy) -> Decision:
             return HandBack()
         case DatabaseLost(error_type, error):
             return Pause(f"{error_type}: {error}")
+        case Elsewhere(reason):
+            return Again(ELSEWHERE_S, reason, counts=False)
     return decide(outcome, attempt, policy)
 
 
@@ -118,6 +121,8 @@ class Runs:
             case "duplicate":
                 return Duplicate()
             case Raised(error):
+                if (busy := elsewhere(error, progress)) is not None:
+                    return busy
                 self.reports.raised(message, error)
                 return failure(error, progress, handler)
         return Behind()
@@ -126,6 +131,15 @@ class Runs:
         """If the handler's own commit took the inbox row with it, the next attempt would find the message done."""
         if progress.xid and self._take_back is not None and self._transactions[handler].dialect == "postgresql":
             await self._take_back(str(message.event_id), progress.xid)
+
+    async def look(self, handler: Handler, message: Message) -> Elsewhere | None:
+        """Whether another transaction runs ``message`` just now. Anything else that goes wrong shows when it runs."""
+        transactions = self._transactions[handler]
+        if transactions.dialect == "sqlite":
+            return None  # one writer at a time: who can write the row is not under way elsewhere
+        progress = Progress()
+        done = await self.drive(transactions, look(self._consumer, message), None, progress)
+        return elsewhere(done.error, progress) if isinstance(done, Raised) else None
 
     def event_of(
         self, handler: Handler, message: Message, attempt: int, *, replayed: bool = False

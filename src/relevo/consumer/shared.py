@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
 from uuid import UUID
 
+from relevo.bounds import handler_idle_s
 from relevo.consumer.availability import Availability
 from relevo.consumer.gate import Gate
 from relevo.consumer.handlers import Handler
@@ -18,7 +21,9 @@ from relevo.outcome import RejectAsked
 from relevo.policy import Policy
 from relevo.ports.broker import Delivery
 from relevo.runtime.texts import clean, headline
+from relevo.settings import ConsumerSettings
 from relevo.storage.holding import KeyId, Why, key_id
+from relevo.storage.inboxing import Bounds
 from relevo.storage.pausing import NONE, Pauses
 from relevo.wire import MALFORMED
 
@@ -80,6 +85,12 @@ class Shared:
     """Whether what is given up is also published to its dead-letter topic."""
     letters_wanted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a dead letter was written."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """Of handlers' transactions."""
+    looking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """One look at a time at what may run elsewhere: many of them must not take the handlers' threads."""
+    elsewhere: dict[UUID, float] = field(default_factory=dict)
+    """Messages that another process runs just now, and since when (``time.monotonic``) they wait for it here."""
 
     @property
     def paused(self) -> bool:
@@ -111,6 +122,18 @@ class Shared:
         return key_id("consumer", self.name, message, ordered=self.policy_of(handler).order == "key")
 
 
+def bounds_of(settings: ConsumerSettings) -> Bounds:
+    """Of handlers' transactions. A configured idle time-out has a statement of its own, which comes first."""
+    configured = settings.handler_idle_timeout_s is not None
+    return Bounds(idle_ms=0 if configured else int(handler_idle_s(settings.lease_s) * 1000))
+
+
+def elsewhere(since: Mapping[UUID, float]) -> dict[str, Any]:
+    """For ``/status``: messages that another process runs just now, and for how long the first of them waits here."""
+    oldest = min(since.values(), default=None)
+    return {"messages": len(since), "oldest_s": None if oldest is None else round(monotonic() - oldest, 3)}
+
+
 def unhandled(message: Message, malformed: str | None) -> RejectAsked:
     """What is said of a message no handler is declared for: parked, neither skipped silently nor tried for ever."""
     malformed = malformed or message.headers.get(MALFORMED)
@@ -132,5 +155,6 @@ def why(reason: str, outcome: object) -> Why:
 
 def killer(attempts: int) -> RejectAsked:
     return RejectAsked(
-        f"it killed its process {attempts} times: the process died each time this message ran alone", "ProcessDied"
+        f"it killed its process {attempts} times: the process died each time this message ran, the last time alone",
+        "ProcessDied",
     )

@@ -2,7 +2,8 @@
 
 The held keys are looked up under the transaction, and what belongs to one is left out: it goes the long way. One insert
 writes all inbox rows, in sorted order; then each handler whose message is new; then one commit. The transaction waits
-for no lock longer than ``LOCK_MS``, so that a handler that does holds up no other keys. When its time is over, the
+for no lock longer than ``inboxing.LOCK_MS``, so that a handler that does holds up no other keys; handlers of an
+application that has set a ``lock_timeout`` wait as long as that says. When its time is over, the
 process stops or a shard goes away, it commits what was done until then.
 """
 
@@ -18,9 +19,7 @@ from relevo.consumer.sizing import BUDGET_S, Costs
 from relevo.consumer.work import PIPELINED, SYNCED, Job, Steps
 from relevo.script import Statement
 from relevo.storage import holding, inboxing
-
-LOCK_MS = 500
-"""Above what neighbours need, and below PostgreSQL's ``deadlock_timeout`` of 1 s."""
+from relevo.storage.inboxing import Bounds
 
 
 @dataclass(slots=True)
@@ -54,13 +53,14 @@ def together(
     trace: Trace,
     *,
     pipelined: bool,
+    bounds: Bounds = Bounds(),  # noqa: B008 - frozen
     stopping: Callable[[], bool] = lambda: False,
     budget_s: float = BUDGET_S,
     clock: Callable[[], float] = perf_counter,
 ) -> Steps[Sequence[Part]]:
     """Returns the parts that are done, handled or known before. ``trace.held``: those whose keys are held."""
-    rows = yield Statement("inbox.together", {"consumer": consumer, "lock_ms": str(LOCK_MS)})
-    trace.xid, any_held = rows[0][2], rows[0][1]
+    rows = yield Statement("inbox.together", {"consumer": consumer, **bounds.params()})
+    lock_timeout, _, any_held, trace.xid = rows[0][:4]
     if any_held:
         held = yield from holding.among("consumer", consumer, {part.name for part in parts})
         trace.held = [part for part in parts if part.name in held]
@@ -68,6 +68,8 @@ def together(
     if not parts:
         return parts
     new = yield from inboxing.insert_many(consumer, [part.id for part in parts])
+    if lock_timeout != "0":
+        yield Statement("inbox.lock_timeout", {"value": lock_timeout})  # the application's, for the handlers
     ran = [part for part in parts if part.id in new] if len(new) < len(parts) else parts
     handler = parts[0].item.handler
     assert handler is not None

@@ -27,6 +27,7 @@ from relevo.runtime.returned import refuse_deferred
 from relevo.script import Statement
 from relevo.storage import holding, inboxing
 from relevo.storage.holding import Claimed, KeyId
+from relevo.storage.inboxing import Bounds
 from relevo.storage.transactions.base import MISUSE, AsyncUnit, Unit, finished
 
 log = logging.getLogger("relevo.consumer")
@@ -90,22 +91,24 @@ class Progress:
         self.stage, self.calling, self.watched.looks = stage, False, looks
 
 
-def first_run(consumer: str, key: KeyId, message: Message, shard: str, position: int | None) -> Steps[Done]:
+def first_run(
+    consumer: str, key: KeyId, message: Message, shard: str, position: int | None, bounds: Bounds
+) -> Steps[Done]:
     """A message from the broker, whose key is believed live; the key's row says whether it is."""
-    behind = yield from holding.queued_behind(key, message, shard, position)
+    behind = yield from holding.queued_behind(key, message, shard, position, bounds)
     if behind is not None:
         return "duplicate" if behind == "done" else "behind"
-    xid = yield from inboxing.insert(consumer, message.event_id)
+    xid = yield from inboxing.insert_soon(consumer, message.event_id, bounds)
     if not xid:
         return "duplicate"
     yield Call(xid)
     return "handled"
 
 
-def drained(consumer: str, claim: Claimed, message: Message, held_seq: int) -> Steps[Done]:
+def drained(consumer: str, claim: Claimed, message: Message, held_seq: int, bounds: Bounds) -> Steps[Done]:
     """The head of a key this process drains. Its epoch is checked with the removal, at the end, so that arrivals can
     queue behind while a slow handler runs."""
-    ours = yield from inboxing.insert(consumer, message.event_id)
+    ours = yield from inboxing.insert_soon(consumer, message.event_id, bounds)
     if ours:
         yield Call(ours)
     if not (yield from holding.remove(claim, held_seq)):

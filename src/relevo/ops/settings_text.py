@@ -60,7 +60,8 @@ DESCRIPTIONS: Final = {
     "which a relay sends again what was not confirmed. The inbox's window must be longer.",
     "consumer.inbox_window_s": "How long the inbox remembers an event, in seconds: a later duplicate is applied again.",
     "consumer.stop_timeout_s": "How long the first SIGTERM waits for the handlers that run, in seconds.",
-    "consumer.handler_idle_timeout_s": "PostgreSQL ends a transaction of a handler that is idle for so long; 0: never.",
+    "consumer.handler_idle_timeout_s": "PostgreSQL ends a transaction of a handler that is idle for so long, in "
+    "seconds; not set: 20 leases, at least 60 seconds; 0: never.",
     "retention.outbox_days": "How long settled messages stay in the outbox, in days; 0: for ever.",
     "retention.then": "What becomes of them: deleted, moved to the table `relevo_archive`, or dropped with their whole "
     "partition (PostgreSQL).",

@@ -17,6 +17,7 @@ from relevo.ids import bucket_of
 from relevo.message import Message
 from relevo.script import Row, Script, Statement
 from relevo.storage import inboxing
+from relevo.storage.inboxing import Bounds
 from relevo.times import from_us, to_us
 
 Side = Literal["relay", "consumer"]
@@ -89,14 +90,14 @@ class Lost:
     """The claim is gone: somebody else drains the key, or it is live."""
 
 
-def queued_behind(id: KeyId, message: Message, shard: str, position: int | None) -> Script[Held | None]:
+def queued_behind(id: KeyId, message: Message, shard: str, position: int | None, bounds: Bounds) -> Script[Held | None]:
     """If the key is held, queue the message behind it under the key's lock: ``"behind"``, or ``"done"`` when the inbox
     knows it. ``None``: the key is live, and nothing was written.
 
     The queue is in the order of ``position``. ``None``: behind everything there is, by the database's clock; for a
-    broker whose positions mean nothing outside the process that counted them.
+    broker whose positions mean nothing outside the process that counted them. ``bounds``: of the transaction.
     """
-    rows = yield Statement("held.lock_key", id.params())
+    rows = yield Statement("held.lock_key_soon", {**id.params(), **bounds.params()})
     if not rows:
         return None
     return (yield from _append(id, message, shard, position))
@@ -253,6 +254,13 @@ def release(claim: Claimed, *, refund: int) -> Script[bool]:
     """Give the claim up untouched; ``refund``: attempts counted for runs that did not happen."""
     rows = yield Statement("held.release", {**claim.id.params(), "epoch": claim.epoch, "refund": refund})
     return bool(rows)
+
+
+def later(claim: Claimed, *, refund: int, delay_s: float) -> Script[bool]:
+    """Give the claim up for ``delay_s`` seconds, as it is: its head runs in another process just now. ``refund``:
+    attempts counted for runs that did not happen."""
+    params = {**claim.id.params(), "epoch": claim.epoch, "refund": refund, "delay_s": delay_s}
+    return bool((yield Statement("held.later", {**params, "suspect": int(claim.suspect)})))
 
 
 def renew(side: Side, consumer: str, holder: UUID, lease_s: float) -> Script[int]:

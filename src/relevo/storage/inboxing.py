@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 from uuid import UUID
 
 from relevo.script import Ids, Script, Statement
 
 InboxOutcome = Literal["done", "skipped", "discarded"]
+
+LOCK_MS: Final = 500
+"""How long Relevo's own statements in a handler's transaction wait for a lock. Above what neighbours need, and below
+PostgreSQL's ``deadlock_timeout`` of 1 s."""
+LOOK_MS: Final = 10
+"""The same, where it is only looked whether another transaction is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """For a handler's transaction on PostgreSQL. ``lock_ms``: how long Relevo's own statements wait for a lock.
+    ``idle_ms``: when the server ends it because nothing comes; 0: as the server is set."""
+
+    lock_ms: int = LOCK_MS
+    idle_ms: int = 0
+
+    def params(self) -> dict[str, str]:
+        return {"lock_ms": str(self.lock_ms), "idle_ms": str(self.idle_ms)}
 
 
 def insert(consumer: str, event_id: UUID, *, outcome: InboxOutcome = "done", generation: int = 0) -> Script[str | None]:
@@ -20,6 +39,16 @@ def insert(consumer: str, event_id: UUID, *, outcome: InboxOutcome = "done", gen
     rows = yield Statement(
         "inbox.insert",
         {"consumer": consumer, "event_id": str(event_id), "generation": generation, "outcome": outcome},
+    )
+    return str(rows[0][0]) if rows else None
+
+
+def insert_soon(consumer: str, event_id: UUID, bounds: Bounds, *, generation: int = 0) -> Script[str | None]:
+    """As ``insert``, in a handler's transaction and within ``bounds``: a twin that is under way for longer raises the
+    driver's error for SQLSTATE 55P03. The handler's own statements are not bounded by it."""
+    rows = yield Statement(
+        "inbox.insert_soon",
+        {"consumer": consumer, "event_id": str(event_id), "generation": generation, **bounds.params()},
     )
     return str(rows[0][0]) if rows else None
 

@@ -7,6 +7,35 @@ where side = cast(:side as text) and consumer = cast(:consumer as text) and topi
   and key = cast(:key as bytea)
 for update;
 
+-- name: held.lock_key_soon
+-- As `held.lock_key`, in a handler's transaction, with the bounds of `inbox.insert_soon`, which come first: the condition
+-- on them holds for no row in particular, so it is looked at before any.
+with bound as materialized (
+  select set_config('relevo.lock_timeout', coalesce(nullif(current_setting('relevo.lock_timeout', true), ''),
+                                                    current_setting('lock_timeout')), true),
+         set_config('lock_timeout', cast(:lock_ms as text), true) as lock_ms,
+         set_config('idle_in_transaction_session_timeout',
+                    case current_setting('idle_in_transaction_session_timeout') when '0' then cast(:idle_ms as text)
+                    else current_setting('idle_in_transaction_session_timeout') end, true)
+)
+select state, epoch, attempts from {held_key}
+where (select lock_ms from bound) is not null
+  and side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and key = cast(:key as bytea)
+for update;
+
+-- name: held.later
+-- A head that another process runs just now: due again in a while, in its place. `refund`: the attempt that was counted
+-- for it. A suspect gets a holder of zeros: nobody renews its lease, and the next one to claim it runs it alone, too.
+update {held_key}
+set due_at = clock_timestamp() + make_interval(secs => cast(:delay_s as double precision)), expires_at = '-infinity',
+    epoch = epoch + 1, attempts = greatest(0, attempts - cast(:refund as integer)),
+    holder = case when cast(:suspect as integer) = 1
+                  then cast('00000000-0000-0000-0000-000000000000' as uuid) end
+where side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+  and key = cast(:key as bytea) and epoch = cast(:epoch as bigint)
+returning 1;
+
 -- name: held.among
 -- Which of these keys are held; `keys` in hexadecimal. Nothing is locked: who finds one takes the long way for it.
 select h.topic, encode(h.key, 'hex') from {held_key} h

@@ -7,6 +7,21 @@ values (cast(:consumer as text), cast(:event_id as uuid), cast(:generation as in
 on conflict (consumer, event_id, generation) do nothing
 returning cast(pg_current_xact_id() as text);
 
+-- name: inbox.insert_soon
+-- As `inbox.insert`, in a handler's transaction: it waits for no lock longer than `lock_ms` (SQLSTATE 55P03 then), and
+-- the handler's own statements wait as long as its session is set. The server ends the session if it is idle in this
+-- transaction for `idle_ms`, unless it is set to do so anyway; 0: never. All without a round trip of its own.
+insert into {inbox} (consumer, event_id, generation, outcome)
+select cast(:consumer as text), cast(:event_id as uuid), cast(:generation as integer), 'done'
+from (select set_config('relevo.lock_timeout', coalesce(nullif(current_setting('relevo.lock_timeout', true), ''),
+                                                        current_setting('lock_timeout')), true),
+             set_config('lock_timeout', cast(:lock_ms as text), true),
+             set_config('idle_in_transaction_session_timeout',
+                        case current_setting('idle_in_transaction_session_timeout') when '0' then cast(:idle_ms as text)
+                        else current_setting('idle_in_transaction_session_timeout') end, true)) as bound
+on conflict (consumer, event_id, generation) do nothing
+returning cast(pg_current_xact_id() as text), set_config('lock_timeout', current_setting('relevo.lock_timeout'), true);
+
 -- name: inbox.find
 select outcome from {inbox}
 where consumer = cast(:consumer as text) and event_id = cast(:event_id as uuid)
@@ -24,14 +39,21 @@ select cast(extract(epoch from created_at) * 1000000 as bigint) from {meta};
 select current_setting('transaction_read_only') = 'on';
 
 -- name: inbox.together
--- What a batch begins with. It waits for no lock longer than `lock_ms` (unless the application said how long), is told
--- whether the consumer holds any key at all, and learns its own name. The part that locks no row leaves the mark that
+-- What a batch begins with. It waits for no lock longer than `lock_ms`, and is told how long the application has its
+-- statements wait (0: it did not say; then `lock_ms` holds for the handlers, too), whether the consumer holds any key at
+-- all, and learns its own name. `idle_ms` as in `inbox.insert_soon`. The part that locks no row leaves the mark that
 -- `held.lock_key` leaves, a ROW SHARE lock on the table to the transaction's end: a replay that holds a key waits for
 -- every transaction that may have found it live.
-select set_config('lock_timeout', case current_setting('lock_timeout') when '0' then cast(:lock_ms as text)
-                                  else current_setting('lock_timeout') end, true),
+select current_setting('lock_timeout'), set_config('lock_timeout', cast(:lock_ms as text), true),
        exists (select from {held_key} where side = 'consumer' and consumer = cast(:consumer as text)),
-       cast(pg_current_xact_id() as text), exists (select from {held_key} where false for key share);
+       cast(pg_current_xact_id() as text),
+       set_config('idle_in_transaction_session_timeout',
+                  case current_setting('idle_in_transaction_session_timeout') when '0' then cast(:idle_ms as text)
+                  else current_setting('idle_in_transaction_session_timeout') end, true),
+       exists (select from {held_key} where false for key share);
+
+-- name: inbox.lock_timeout
+select set_config('lock_timeout', cast(:value as text), true);
 
 -- name: inbox.insert_many
 -- In one order, so that two batches with the same messages wait for each other and do not deadlock.

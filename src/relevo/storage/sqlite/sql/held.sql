@@ -4,6 +4,19 @@
 select state, epoch, attempts from {held_key}
 where side = :side and consumer = :consumer and topic = :topic and key = :key;
 
+-- name: held.lock_key_soon
+select state, epoch, attempts from {held_key}
+where side = :side and consumer = :consumer and topic = :topic and key = :key;
+
+-- name: held.later
+-- A head that another process runs just now: due again in a while, in its place.
+update {held_key}
+set due_at = cast((julianday('now') - 2440587.5) * 86400000 + :delay_s * 1000 as integer), expires_at = 0,
+    epoch = epoch + 1, attempts = max(0, attempts - :refund),
+    holder = case when :suspect = 1 then '00000000-0000-0000-0000-000000000000' end
+where side = :side and consumer = :consumer and topic = :topic and key = :key and epoch = :epoch
+returning 1;
+
 -- name: held.among
 select h.topic, lower(hex(h.key)) from {held_key} h
 where h.side = :side and h.consumer = :consumer

@@ -6,6 +6,13 @@ values (:consumer, :event_id, :generation, :outcome)
 on conflict (consumer, event_id, generation) do nothing
 returning 1;
 
+-- name: inbox.insert_soon
+-- There is one writer at a time, and this is it: there is no lock to wait for.
+insert into {inbox} (consumer, event_id, generation, outcome)
+values (:consumer, :event_id, :generation, 'done')
+on conflict (consumer, event_id, generation) do nothing
+returning 1;
+
 -- name: inbox.find
 select outcome from {inbox}
 where consumer = :consumer and event_id = :event_id and generation = :generation;
@@ -18,7 +25,7 @@ select created_at from {meta};
 select 0;
 
 -- name: inbox.together
-select null, exists (select 1 from {held_key} where side = 'consumer' and consumer = :consumer), null, 0;
+select '0', null, exists (select 1 from {held_key} where side = 'consumer' and consumer = :consumer), null, null, 0;
 
 -- name: inbox.insert_many
 insert into {inbox} (consumer, event_id, generation, outcome)
