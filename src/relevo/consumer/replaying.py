@@ -38,10 +38,9 @@ from relevo.storage.inboxing import Bounds
 from relevo.storage.replaying import Failure, Mode
 
 DELAY_MAX_S = 5.0
-"""Longest wait before a failed handler runs again: a replay is watched by a person, who can resume it later."""
-FENCE_S = 0.02
-FENCE_TIMEOUT_S = 60.0
-"""How long transactions that began before a key was held are waited for."""
+"""Longest wait before a failed handler runs again: a person watches a replay, and can resume it later."""
+FENCE_S, FENCE_TIMEOUT_S = 0.02, 60.0
+"""How often it is looked, and how long transactions that began before a key was held are waited for."""
 BOUNDS = Bounds()
 HELD = "its key is held for another reason (waiting or parked): settle that first, then resume the replay"
 
@@ -203,8 +202,8 @@ class Replayer:
         before = {each.transaction for each in await self._database.run(replaying.running(table), read_only=True)}
         while before:
             await asyncio.sleep(FENCE_S)
-            still = await self._database.run(replaying.running(table), read_only=True)
-            left = [each for each in still if each.transaction in before]
+            now = await self._database.run(replaying.running(table), read_only=True)
+            left = [each for each in now if each.transaction in before]
             before = {each.transaction for each in left}
             if left and loop.time() > end:
                 raise StillRunningError(
