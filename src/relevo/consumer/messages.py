@@ -143,8 +143,8 @@ class Messages:
         if written:
             await shared.journal.count(event_id, attempt)
         before, item.counted = item.counted, max(item.counted, attempt)
-        position = shared.position_of(delivery)
-        steps = first_run(shared.name, item.key, delivery.message, delivery.shard, position, shared.bounds)
+        at = delivery.shard, shared.position_of(delivery)
+        steps = first_run(shared.name, item.key, delivery.message, at, shared.bounds)
         outcome = await shared.runs.once(handler, delivery.message, steps, attempt)
         if isinstance(outcome, Elsewhere) and written:
             item.counted = before

@@ -58,8 +58,7 @@ SYNCED = Pipelined()
 
 @dataclass(slots=True)
 class Job:
-    """One call of a handler: the message and its id as text (``None`` for several), the function, its first argument;
-    ``xid`` as in ``Call``.
+    """One call of a handler: the message and its id as text (``None`` for several), the function, its first argument.
     A step of its own where a run has more than one; each then has a context of its own, too."""
 
     message: Message | None
@@ -91,11 +90,9 @@ class Progress:
         self.stage, self.calling, self.watched.looks = stage, False, looks
 
 
-def first_run(
-    consumer: str, key: KeyId, message: Message, shard: str, position: int | None, bounds: Bounds
-) -> Steps[Done]:
-    """A message from the broker, whose key is believed live; the key's row says whether it is."""
-    behind = yield from holding.queued_behind(key, message, shard, position, bounds)
+def first_run(consumer: str, key: KeyId, message: Message, at: tuple[str, int | None], bounds: Bounds) -> Steps[Done]:
+    """A message from the broker, whose key is believed live; the key's row says whether it is. ``at``: shard, position."""
+    behind = yield from holding.queued_behind(key, message, *at, bounds)
     if behind is not None:
         return "duplicate" if behind == "done" else "behind"
     xid = yield from inboxing.insert_soon(consumer, message.event_id, bounds)
