@@ -91,7 +91,7 @@ class Progress:
 
 
 def first_run(consumer: str, key: KeyId, message: Message, at: tuple[str, int | None], bounds: Bounds) -> Steps[Done]:
-    """A message from the broker, whose key is believed live; the key's row says whether it is. ``at``: shard, position."""
+    """A message from the broker, whose key is believed live; the key's row says so. ``at``: shard, position."""
     behind = yield from holding.queued_behind(key, message, *at, bounds)
     if behind is not None:
         return "duplicate" if behind == "done" else "behind"
