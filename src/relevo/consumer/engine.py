@@ -267,6 +267,7 @@ class ConsumerEngine:
         return Catalog(self._resources.database.dialect, database.schema, database.prefix)
 
     def _shared(self) -> Shared:
+        self._elsewhere.clear()
         name, resources = self.consumer.name, self._resources
         runs = Runs(
             *(name, self._catalog(), self._sources, resources.slots, resources.threads),
