@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from uuid import UUID
 
 from relevo.bounds import answer_s
 from relevo.catalog import Catalog
