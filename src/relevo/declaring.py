@@ -71,12 +71,20 @@ def _check_kind(decorator: str, cls: type, kind: str | None) -> None:
             f"@{decorator} goes above @dataclass"
         )
     mark = {"dataclass": "__dataclass_fields__", "attrs": "__attrs_attrs__"}.get(kind)
-    if mark is not None and mark not in cls.__dict__ and inspect.get_annotations(cls):
+    if mark is not None and mark not in cls.__dict__ and _annotated(cls):
         made = "@dataclass" if kind == "dataclass" else "attrs' decorator"
         raise RefusedError(
             f"{cls.__qualname__} has annotations that are no fields: its base is decorated with {made}, and it is not. "
             f"Put {made} above the class, and @{decorator} above that"
         )
+
+
+def _annotated(cls: type) -> bool:
+    """Whether the class itself has annotations."""
+    try:
+        return bool(inspect.get_annotations(cls))
+    except NameError:  # a forward reference, where annotations are evaluated when they are asked for
+        return True
 
 
 def _described(value: object) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from relevo.errors import ConfigError
 
@@ -61,6 +62,21 @@ class Policy:
     on_rejected: OnRejected = "park"
     order: Order = "key"
     inline_retry_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError``: a word that is misspelt would be taken for the default."""
+        wait = self.inline_retry_s
+        problem = None
+        if not isinstance(self.retry, Backoff):
+            problem = f"retry is a Backoff, not {type(self.retry).__name__}"
+        elif self.on_rejected not in get_args(OnRejected):
+            problem = f"on_rejected is 'park', 'block' or 'skip', not {self.on_rejected!r}"
+        elif self.order not in get_args(Order):
+            problem = f"order is 'key' or 'none', not {self.order!r}"
+        elif isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < math.inf:
+            problem = f"inline_retry_s is a number of seconds, 0 or more, not {wait!r}"
+        if problem is not None:
+            raise ConfigError(problem)
 
 
 PROBE_BACKOFF = Backoff(attempts=1, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=250))

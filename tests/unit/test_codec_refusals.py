@@ -428,6 +428,44 @@ def test_what_no_eq_can_spoil() -> None:
         assert encode(data)
 
 
+class Span:
+    """No ``__eq__`` of its own."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+
+class Slotted:
+    __slots__ = ("start",)
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+
+class Ranged(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    span: Span
+    slotted: Slotted = Slotted(1)
+
+    @pydantic.field_serializer("span", "slotted")
+    def _write(self, value: Any) -> list[int]:
+        return [value.start, min(getattr(value, "end", 0), 100)]
+
+    @pydantic.field_validator("span", "slotted", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        return Span(*value) if info.field_name == "span" else Slotted(value[0])
+
+
+def test_objects_without_an_eq_are_compared_by_what_they_hold() -> None:
+    assert encode(Ranged(span=Span(1, 2), slotted=Slotted(7))) == b'{"span":[1,2],"slotted":[7,0]}'
+    with pytest.raises(RefusedError) as caught:
+        encode(Ranged(span=Span(1, 200)))
+    assert caught.value.path == "$.span"
+
+
 def test_the_innermost_field_is_named() -> None:
     @dataclass
     class Card:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relevo import Consumer, Event
+from relevo import Consumer, Event, effect
 from relevo.consumer import ConsumerRunner
 from relevo.consumer.routing import Routes, overlap
 from relevo.consumer.start import sources_of
@@ -147,6 +147,18 @@ def test_names_topics_and_tx_are_checked() -> None:
         lambda: Consumer("billing", ["shop order"]),
         lambda: Consumer("billing", ["shop.order"], tx=42),
         lambda: Consumer("billing", ["shop.order"], on_unknown="skip"),  # type: ignore[arg-type]
+        lambda: Consumer("billing", ["shop.order"], skip_types="shop.*"),
+        lambda: Consumer("billing", ["shop.order"], skip_types=["shop..*"]),
+        lambda: Consumer("billing", ["shop.order"], skip_types=[OrderPlaced]),  # type: ignore[list-item]
+        lambda: Consumer("billing", ["shop.order"], order="keys"),  # type: ignore[arg-type]
+        lambda: Consumer("billing", ["shop.order"], on_rejected="parc"),  # type: ignore[arg-type]
+        lambda: Consumer("billing", ["shop.order"], retry=5),  # type: ignore[arg-type]
+        lambda: Consumer("billing", ["shop.order"], inline_retry_s=-1),
+        lambda: Consumer("billing", ["shop.order"], inline_retry_s=float("nan")),
+        lambda: consumer().on(OrderPlaced, order="None"),  # type: ignore[arg-type]
+        lambda: consumer().on(OrderPlaced, on_rejected="Skip"),  # type: ignore[arg-type]
+        lambda: consumer().on_batch(OrderPlaced, inline_retry_s="2"),  # type: ignore[arg-type]
+        lambda: effect(lambda request: None),  # type: ignore[arg-type]
         lambda: consumer().on(int),
         lambda: consumer().on("no such thing"),
         lambda: consumer().routes(),

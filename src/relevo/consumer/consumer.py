@@ -59,6 +59,10 @@ class Consumer:
             raise ConfigError(str(error)) from None
         if isinstance(topics, str) or not topics:
             raise ConfigError(f"consumer {name!r} wants a list of topics, at least one")
+        if isinstance(skip_types, str):
+            raise ConfigError(f"consumer {name!r}: skip_types is a list of types and patterns, not one text")
+        for skipped in skip_types:
+            _selected(skipped if isinstance(skipped, str) else "")
         if batch is not None and batch < 1:
             raise ConfigError(f"consumer {name!r}: batch is how many messages one transaction may have, 1 or more")
         if on_unknown != "park":

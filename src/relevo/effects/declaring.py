@@ -127,7 +127,10 @@ def effect(
     It gets an ``EffectRequest`` and returns a result that JSON can hold, or ``None``. It may raise ``EffectRefused``
     (failed) or ``NotDone`` (tried again). Any other exception, ``timeout_s`` and the death of the process leave the
     outcome *unknown*: then ``verify`` is asked, if there is one; the act is repeated only if ``idempotent``.
+    Raises ``ConfigError`` for a name that cannot be.
     """
+    if not isinstance(name, str):
+        raise ConfigError('@effect takes the name of the effect: write @effect("charge.card")')
 
     def declare(function: Act) -> Effect:
         return registry.add(Effect(name, function, verify, timeout_s, retry or Backoff(), idempotent))
