@@ -72,7 +72,7 @@ async def test_there_and_back(place: tuple[Store, str], tmp_path: Path) -> None:
         return cli("parked", *arguments, env=env)
 
     letters = f"{consumer}.shop.order.dlq"
-    relevo("publish", "--to-dlq", "--yes").refused(1, "nothing is selected")
+    relevo("publish", "--to-dlq", "--yes").refused(2, "nothing is selected")
     relevo("publish", "--to-dlq", "--side", "relay", "--yes").refused(1, "consumer's side")
     dry = relevo("publish", "--to-dlq", "--consumer", consumer, "--dry-run")
     assert f"would publish 1 key with 3 messages to {letters}" in dry.err

@@ -197,12 +197,13 @@ class PostgresDatabase:
         while self._idle and self._lent + len(self._idle) >= self._connections_max:
             await self._idle.pop(0)[0].close()
         bound_s = connect_s(self._watch.answer_s)
-        params = connecting(self._conninfo, self._watch.answer_s, bound_s)
+        params = connecting(self._conninfo, self._watch.answer_s, bound_s) | {
+            "application_name": "relevo",
+            "options": self._options(by_index),
+        }
         try:
             async with asyncio.timeout(total_s(params)):
-                connection = await connection_class().connect(
-                    **params, autocommit=True, application_name="relevo", options=self._options(by_index)
-                )
+                connection = await connection_class().connect(**params, autocommit=True)
         except TimeoutError:
             raise UnreachableError(f"{self.url} does not answer: no connection within {total_s(params):g} s") from None
         except self._psycopg.Error as error:

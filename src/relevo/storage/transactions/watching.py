@@ -93,12 +93,17 @@ class PsycopgWatch:
         for name in self._methods:
             own[name] = replacement
         get, execute = prepared.get, connection._exec_command
+        may_begin = not connection.info.transaction_status  # nothing was sent yet: the driver begins by itself, once
 
         def watched_get(query: Any, prepare: bool | None = None) -> Any:
             look(query.query)
             return get(query, prepare)
 
         def watched_command(command: Any, *arguments: Any, **options: Any) -> Any:
+            nonlocal may_begin
+            if may_begin and command == connection._get_tx_start_command():
+                may_begin = False
+                return execute(command, *arguments, **options)
             look(command if isinstance(command, (str, bytes)) else command.as_bytes(connection))
             return execute(command, *arguments, **options)
 
