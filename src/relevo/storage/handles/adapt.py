@@ -10,16 +10,31 @@ from uuid import UUID
 import msgspec
 
 from relevo.ports.database import Dialect
+from relevo.script import Ids
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def adapt(dialect: Dialect, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``params`` as the drivers of ``dialect`` take them. PostgreSQL's drivers know UUIDs, times and arrays."""
+    """``params`` as the drivers of ``dialect`` take them, whatever the application taught them about types."""
     if dialect == "postgresql":
-        return params
+        return {name: to_plain(value) for name, value in params.items()}
     return {name: _to_sqlite(value) for name, value in params.items()}
+
+
+def to_plain(value: Any) -> Any:
+    """Ids and times as text, which Relevo's statements cast; numbers, text and bytes as they are. An array of nothing
+    but nulls is no array: there is no value in it that would say its type."""
+    if type(value) is UUID:
+        return str(value)
+    if type(value) is Ids:
+        return value.literal
+    if type(value) is datetime:
+        return value.isoformat()
+    if type(value) is list:
+        return [to_plain(each) for each in value] if any(each is not None for each in value) else None
+    return value
 
 
 def _to_sqlite(value: Any) -> Any:

@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any
 from relevo.catalog import numbered
 from relevo.ports.database import Dialect
 from relevo.script import Rows
+from relevo.storage.handles.adapt import to_plain
 from relevo.storage.handles.base import CallerHandle
 
 if TYPE_CHECKING:
     from asyncpg import Connection
 
 _text = cache(numbered)
+
+
+@cache
+def _record() -> Any:
+    from asyncpg import Record
+
+    return Record
 
 
 class AsyncpgHandle(CallerHandle):
@@ -34,5 +42,10 @@ class AsyncpgHandle(CallerHandle):
         return not self._connection.is_in_transaction()
 
     async def aexecute(self, sql: str, params: Mapping[str, Any]) -> Rows:
+        """As ``fetch``, which asyncpg would do with the codecs and the record class that the application chose."""
         text, names = _text(sql)
-        return [tuple(row) for row in await self._connection.fetch(text, *(params[name] for name in names))]
+        raw: Any = getattr(self._connection, "_con", None) or self._connection
+        raw._check_open()
+        values = tuple([to_plain(params[name]) for name in names])
+        rows = await raw._execute(text, values, 0, None, ignore_custom_codec=True, record_class=_record())
+        return [tuple(row) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,9 @@ from relevo.catalog import numbered, pyformat
 from relevo.errors import NotInTransactionError
 from relevo.ports.database import Dialect
 from relevo.script import Ids, Rows
+from relevo.storage.handles.adapt import to_plain
 from relevo.storage.handles.base import CallerHandle
+from relevo.storage.handles.psycopg_types import async_cursors, cursors
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -60,7 +63,7 @@ class PsycopgHandle(CallerHandle):
         return False
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
-        raw, client, rows = _cursors()
+        raw, client, _, rows = cursors()
         connection = self._connection
         # A client-side cursor may be there for a pooler's sake. Else a raw one: no names to be put in order.
         if issubclass(connection.cursor_factory, client):
@@ -79,9 +82,8 @@ class PsycopgHandle(CallerHandle):
         return _outside_pipeline(self._connection)
 
     def copy(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        from psycopg import Cursor
-
-        with Cursor(self._connection) as cursor, cursor.copy(sql.encode()) as copy:
+        _, _, plain, _ = cursors()
+        with plain(self._connection) as cursor, cursor.copy(sql.encode()) as copy:
             for row in rows:
                 copy.write_row(row)
 
@@ -120,7 +122,7 @@ class AsyncPsycopgHandle(CallerHandle):
                 raise NotInTransactionError from None
 
     async def aexecute(self, sql: str, params: Mapping[str, Any]) -> Rows:
-        raw, client, rows = _async_cursors()
+        raw, client, _, rows = async_cursors()
         connection = self._connection
         if issubclass(connection.cursor_factory, client):
             cursor = client(connection, row_factory=rows)
@@ -138,9 +140,8 @@ class AsyncPsycopgHandle(CallerHandle):
         return _outside_pipeline(self._connection)
 
     async def acopy(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        from psycopg import AsyncCursor
-
-        async with AsyncCursor(self._connection) as cursor, cursor.copy(sql.encode()) as copy:
+        _, _, plain, _ = async_cursors()
+        async with plain(self._connection) as cursor, cursor.copy(sql.encode()) as copy:
             for row in rows:
                 await copy.write_row(row)
 
@@ -156,24 +157,10 @@ def _commits_by_itself(connection: Connection[Any] | AsyncConnection[Any]) -> bo
 
 
 def _literal(value: Any) -> Any:
-    return value.literal if type(value) is Ids else value
-
-
-@cache
-def _cursors() -> tuple[Any, Any, Any]:
-    """Looked up once: an append is on the caller's time."""
-    from psycopg import ClientCursor, RawCursor
-    from psycopg.rows import tuple_row
-
-    return RawCursor, ClientCursor, tuple_row
-
-
-@cache
-def _async_cursors() -> tuple[Any, Any, Any]:
-    from psycopg import AsyncClientCursor, AsyncRawCursor
-    from psycopg.rows import tuple_row
-
-    return AsyncRawCursor, AsyncClientCursor, tuple_row
+    kind = type(value)
+    if kind is Ids or kind is list or kind is datetime:
+        return to_plain(value)
+    return value
 
 
 @cache

@@ -52,7 +52,8 @@ class ConnectionHandle(CallerHandle):
         return driver_commits(connection)
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
-        result = self.connection().execute(_text(sql), adapt(self.dialect, params))
+        connection = self.connection()
+        result = connection.execute(_text(sql), _adapted(connection, adapt(self.dialect, params)))
         return [tuple(row) for row in result] if result.returns_rows else []
 
     def guard(self, site: Site) -> None:
@@ -165,6 +166,18 @@ class AsyncSessionHandle(AsyncConnectionHandle):
                 "this AsyncSession has no single database to write to (it is unbound, or bound per class). Await "
                 "session.flush() and pass await session.connection(bind_arguments={'mapper': YourClass}) instead of it"
             ) from error
+
+
+def _adapted(connection: Connection, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arrays as psycopg writes them in binary, which no setting of the session changes."""
+    if not connection.dialect.driver.startswith("psycopg") or connection.dialect.driver == "psycopg2":
+        return params
+    if not any(type(value) is list for value in params.values()):
+        return params
+    from relevo.storage.handles.psycopg_types import Array, teach
+
+    teach(connection.connection.driver_connection)
+    return {name: Array(value) if type(value) is list else value for name, value in params.items()}
 
 
 def _dialect(name: str) -> Dialect:

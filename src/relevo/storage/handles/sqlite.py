@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SqliteHandle(CallerHandle):
-    """Rows come as tuples whatever ``row_factory`` the caller set."""
+    """Rows come as tuples and text as ``str``, whatever factories the caller set."""
 
     __slots__ = ("_connection",)
 
@@ -31,11 +31,15 @@ class SqliteHandle(CallerHandle):
         return never_begins(self._connection) and not self._connection.in_transaction
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Rows:
-        cursor = self._connection.cursor()
+        connection = self._connection
+        cursor, texts = connection.cursor(sqlite3.Cursor), connection.text_factory
         try:
             cursor.row_factory = None
+            if texts is not str:
+                connection.text_factory = str
             return cursor.execute(sql, adapt("sqlite", params)).fetchall()
         finally:
+            connection.text_factory = texts
             cursor.close()
 
 
@@ -57,10 +61,15 @@ class AiosqliteHandle(CallerHandle):
         return never_begins(inner) and not inner.in_transaction
 
     async def aexecute(self, sql: str, params: Mapping[str, Any]) -> Rows:
-        async with self._connection.cursor() as cursor:
-            cursor.row_factory = None
-            await cursor.execute(sql, adapt("sqlite", params))
-            return [tuple(row) for row in await cursor.fetchall()]
+        connection, texts = self._connection, self._connection.text_factory
+        try:
+            connection.text_factory = str
+            async with connection.cursor() as cursor:
+                cursor.row_factory = None
+                await cursor.execute(sql, adapt("sqlite", params))
+                return [tuple(row) for row in await cursor.fetchall()]
+        finally:
+            connection.text_factory = texts
 
 
 def never_begins(connection: sqlite3.Connection) -> bool:

@@ -3,8 +3,8 @@
 -- name: effect.record
 -- A second recording of the same name and key is the same effect: no row comes back.
 insert into {effect} (name, key, idempotency_key, data, event_id, consumer)
-values (cast(:name as text), cast(:key as text), cast(:idempotency_key as uuid), cast(:data as jsonb),
-        cast(:event_id as uuid), cast(:consumer as text))
+values (cast(:name as text), cast(:key as text), cast(cast(:idempotency_key as text) as uuid),
+        cast(cast(:data as text) as jsonb), cast(cast(:event_id as text) as uuid), cast(:consumer as text))
 on conflict (name, key) do nothing
 returning 1;
 

@@ -57,7 +57,7 @@ returning 1;
 insert into {held_message} (side, consumer, topic, held_key, event_id, position, shard, bucket, kind, key, type,
   schema_version, aggregate_type, aggregate_id, aggregate_version, payload, content_type, headers, created_at)
 values (cast(:side as text), cast(:consumer as text), cast(:topic as text), cast(:held_key as bytea),
-  cast(:event_id as uuid),
+  cast(cast(:event_id as text) as uuid),
   coalesce(cast(:position as bigint), greatest(
     cast(extract(epoch from clock_timestamp()) * 1000000 as bigint),
     (select max(m.position) + 1 from {held_message} m
@@ -66,7 +66,7 @@ values (cast(:side as text), cast(:consumer as text), cast(:topic as text), cast
   cast(:shard as text), cast(:bucket as smallint),
   cast(:kind as text), cast(:key as bytea), cast(:type as text), cast(:schema_version as integer),
   cast(:aggregate_type as text), cast(:aggregate_id as text), cast(:aggregate_version as bigint),
-  cast(:payload as bytea), cast(:content_type as text), cast(:headers as jsonb),
+  cast(:payload as bytea), cast(:content_type as text), cast(cast(:headers as text) as jsonb),
   timestamptz 'epoch' + cast(:created_us as bigint) * interval '1 microsecond')
 on conflict (side, consumer, topic, held_key, event_id) do nothing;
 

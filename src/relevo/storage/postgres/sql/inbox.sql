@@ -3,7 +3,7 @@
 -- name: inbox.insert
 -- Waits for a twin that is under way; no row comes back when the message is already there. Never aborts the transaction.
 insert into {inbox} (consumer, event_id, generation, outcome)
-values (cast(:consumer as text), cast(:event_id as uuid), cast(:generation as integer), cast(:outcome as text))
+values (cast(:consumer as text), cast(cast(:event_id as text) as uuid), cast(:generation as integer), cast(:outcome as text))
 on conflict (consumer, event_id, generation) do nothing
 returning cast(pg_current_xact_id() as text);
 
@@ -24,7 +24,7 @@ returning cast(pg_current_xact_id() as text), set_config('lock_timeout', current
 
 -- name: inbox.find
 select outcome from {inbox}
-where consumer = cast(:consumer as text) and event_id = cast(:event_id as uuid)
+where consumer = cast(:consumer as text) and event_id = cast(cast(:event_id as text) as uuid)
   and generation = cast(:generation as integer);
 
 -- name: inbox.bound_idle
@@ -58,21 +58,21 @@ select set_config('lock_timeout', cast(:value as text), true);
 -- name: inbox.insert_many
 -- In one order, so that two batches with the same messages wait for each other and do not deadlock.
 insert into {inbox} (consumer, event_id, generation, outcome)
-select cast(:consumer as text), id, 0, 'done' from unnest(cast(:event_ids as uuid[])) as id order by id
+select cast(:consumer as text), id, 0, 'done' from unnest(cast(cast(:event_ids as text) as uuid[])) as id order by id
 on conflict (consumer, event_id, generation) do nothing
 returning cast(event_id as text);
 
 -- name: inbox.find_many
 select cast(event_id as text) from {inbox}
-where consumer = cast(:consumer as text) and event_id = any (cast(:event_ids as uuid[])) and generation = 0;
+where consumer = cast(:consumer as text) and event_id = any (cast(cast(:event_ids as text) as uuid[])) and generation = 0;
 
 -- name: inbox.take_back
 delete from {inbox}
-where consumer = cast(:consumer as text) and event_id = any (cast(:event_ids as uuid[])) and generation = 0;
+where consumer = cast(:consumer as text) and event_id = any (cast(cast(:event_ids as text) as uuid[])) and generation = 0;
 
 -- name: inbox.undo
 -- A row's xmin is the name of its transaction without the epoch. Rows of a replay's generation too.
 delete from {inbox}
-where consumer = cast(:consumer as text) and event_id = any (cast(:event_ids as uuid[]))
+where consumer = cast(:consumer as text) and event_id = any (cast(cast(:event_ids as text) as uuid[]))
   and cast(cast(xmin as text) as bigint) = cast(:xid as bigint) % 4294967296
 returning 1;

@@ -5,17 +5,17 @@ insert into {scheduled} (due_at, event_id, bucket, kind, topic, key, type, schem
                          aggregate_version, payload, content_type, headers)
 values (coalesce(timestamptz 'epoch' + cast(:at_us as bigint) * interval '1 microsecond',
                  clock_timestamp() + cast(:after_us as bigint) * interval '1 microsecond'),
-        cast(:event_id as uuid), cast(:bucket as smallint), cast(:kind as text), cast(:topic as text),
+        cast(cast(:event_id as text) as uuid), cast(:bucket as smallint), cast(:kind as text), cast(:topic as text),
         cast(:key as bytea), cast(:type as text), cast(:schema_version as integer), cast(:aggregate_type as text),
         cast(:aggregate_id as text), cast(:aggregate_version as bigint), cast(:payload as bytea),
         cast(:content_type as text), cast(cast(:headers as text) as jsonb));
 
 -- name: scheduled.cancel
 -- Waits for a move that is under way; no row comes back when it has been moved.
-delete from {scheduled} where event_id = cast(:event_id as uuid) returning event_id;
+delete from {scheduled} where event_id = cast(cast(:event_id as text) as uuid) returning 1;
 
 -- name: scheduled.find
-select 1 from {scheduled} where event_id = cast(:event_id as uuid);
+select 1 from {scheduled} where event_id = cast(cast(:event_id as text) as uuid);
 
 -- name: scheduled.next_due
 -- Seconds until the next one is due, at least 0; no row when nothing is scheduled.
