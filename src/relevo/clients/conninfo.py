@@ -10,17 +10,21 @@ from relevo.bounds import keepalives
 GONE_MAX_S: Final = 30.0
 """The system need not wait longer for a peer that acknowledges nothing, whatever a statement may take."""
 
+TEXT: Final = {"client_encoding": "UTF8"}
 
-BOUNDS: Final = ("connect_timeout", *keepalives(GONE_MAX_S))
+
+BOUNDS: Final = ("connect_timeout", *keepalives(GONE_MAX_S), *TEXT)
 """Names of the parameters that are added."""
 
 
 def connecting(conninfo: str, answer_s: float, bound_s: float) -> dict[str, Any]:
-    """All parameters of ``conninfo``, with those that it does not set itself."""
+    """All parameters of ``conninfo``, with those that it does not set itself. Text goes as UTF-8 always, whatever the
+    URL, the role or the database say: messages and errors carry any."""
     from psycopg.conninfo import conninfo_to_dict
 
     given = conninfo_to_dict(conninfo)
-    return {"connect_timeout": max(2, math.ceil(bound_s)), **keepalives(min(answer_s, GONE_MAX_S)), **given}
+    ours = {"connect_timeout": max(2, math.ceil(bound_s)), **keepalives(min(answer_s, GONE_MAX_S))}
+    return {**ours, **given, **TEXT}
 
 
 def total_s(params: dict[str, Any]) -> float:

@@ -35,9 +35,13 @@ _IDLE_TIMEOUT_S = 5
 frozen (or stopped with Ctrl+Z) must not keep its locks, whatever it was doing. Below the default leases."""
 _SESSION_OPTIONS = (
     f"-c timezone=UTC -c idle_in_transaction_session_timeout={_IDLE_TIMEOUT_S}s "
-    "-c max_parallel_workers_per_gather=0 -c jit=off"
+    "-c max_parallel_workers_per_gather=0 -c jit=off "
+    "-c standard_conforming_strings=on -c array_nulls=on -c transform_null_equals=off "
+    "-c bytea_output=hex -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1"
 )
-"""Our statements are small, and many: where the planner takes them for large ones it would start workers for each page
+"""What a role or a database sets may change what texts and arrays mean, so all of that is set here.
+
+Our statements are small, and many: where the planner takes them for large ones it would start workers for each page
 (30 of the 40 ms that one of 2,000 rows took), or compile it."""
 _BY_INDEX = "-c enable_seqscan=off -c enable_bitmapscan=off -c plan_cache_mode=force_generic_plan"
 _UNBOUNDED_S = 3600.0

@@ -17,7 +17,7 @@ from relevo.clients.conninfo import connecting
 from relevo.clients.refusal import answered, ask_refusal
 from relevo.clients.sqlite import connect, sqlite_path
 from relevo.clients.sqlstate import explain, explain_sqlite
-from relevo.errors import MissingExtraError, RelevoError, SchemaError
+from relevo.errors import ConfigError, MissingExtraError, RelevoError, SchemaError
 from relevo.script import Rows
 from relevo.settings import DatabaseSettings, redact, redact_text
 
@@ -80,6 +80,13 @@ class PostgresSession:
         with self._explained(conninfo):
             params = connecting(conninfo, OPERATOR_ANSWER_S, CONNECT_S)
             self._connection = psycopg.connect(**params | {"application_name": "relevo"}, autocommit=True)
+        encoding = self._connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            self._connection.close()
+            raise ConfigError(
+                f"the database {self.url} is in the encoding {encoding}, which cannot store every message, key and "
+                "error text. Create one with: create database … encoding 'UTF8' template template0"
+            )
 
     def execute(self, text: str) -> Rows:
         with self._explained():

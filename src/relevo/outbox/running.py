@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from relevo.catalog import Catalog
-from relevo.errors import ConfigError, RelevoError, SchemaError
+from relevo.errors import ConfigError, RefusedError, RelevoError, SchemaError
 from relevo.message import Message
 from relevo.script import AsyncExecute, Execute, Script, arun, run
 from relevo.storage import appending, emitting
 from relevo.storage.handles import CallerHandle
-from relevo.storage.handles.failures import asks_for_table, explain, missing
+from relevo.storage.handles.failures import asks_for_table, causes, explain, missing
 
 T = TypeVar("T")
 
@@ -103,6 +103,7 @@ def _explained(catalog: Catalog) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        _refuse_text(error)
         explained = explain(error, catalog)
         if explained is None:
             raise
@@ -117,8 +118,19 @@ def _aexecutor(handle: CallerHandle, catalog: Catalog) -> AsyncExecute:
     return lambda statement: handle.aexecute(catalog.text(statement.name), statement.params)
 
 
+def _refuse_text(error: Exception) -> None:
+    """Raise ``RefusedError`` for text that the connection's client encoding has no way to write: nothing was sent."""
+    for cause in causes(error):
+        if isinstance(cause, UnicodeEncodeError):
+            raise RefusedError(
+                f"the client_encoding of this connection ({cause.encoding}) cannot carry {cause.object[:40]!r}. "
+                "Connect with client_encoding=UTF8"
+            ) from error
+
+
 def _tell(error: Exception, handle: CallerHandle, catalog: Catalog) -> None:
     """Raise a ``SchemaError`` from what means the installation; nothing for the rest."""
+    _refuse_text(error)
     explained = explain(error, catalog)
     if explained is None and asks_for_table(error):
         explained = _judge(run(_is_there(catalog), _executor(handle, catalog)), catalog)
@@ -127,6 +139,7 @@ def _tell(error: Exception, handle: CallerHandle, catalog: Catalog) -> None:
 
 
 async def _atell(error: Exception, handle: CallerHandle, catalog: Catalog) -> None:
+    _refuse_text(error)
     explained = explain(error, catalog)
     if explained is None and asks_for_table(error):
         explained = _judge(await arun(_is_there(catalog), _aexecutor(handle, catalog)), catalog)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -68,8 +69,14 @@ def row(message: Sendable) -> dict[str, Any]:
         "aggregate_version": message.aggregate_version,
         "payload": message.payload,
         "content_type": message.content_type,
-        "headers": msgspec.json.encode(message.headers).decode() if message.headers else None,
+        "headers": _json(message.headers) if message.headers else None,
     }
+
+
+def _json(headers: Mapping[str, str]) -> str:
+    """In ASCII, which is the same in every client encoding."""
+    text = msgspec.json.encode(headers).decode()
+    return text if text.isascii() else json.dumps(headers)
 
 
 def made_at(event_id: UUID) -> datetime | None:

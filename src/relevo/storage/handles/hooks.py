@@ -24,6 +24,8 @@ class Hooks:
 
     open: list[Site] = field(default_factory=list)
     callback: Callable[[], None] | None = None
+    refuses: bool = False
+    """Listens to what comes before a session's commit."""
 
     def refuse(self) -> None:
         forgotten = [site for site in self.open if not site.awaited]
@@ -54,10 +56,21 @@ def of_session(session: Session) -> Hooks:
         from sqlalchemy import event
 
         found = _sessions[session] = Hooks()
-        event.listen(session, "before_commit", _before_commit)
         event.listen(session, "after_commit", _after_commit)
         event.listen(session, "after_transaction_end", _after_end)
     return found
+
+
+def watch_forgotten(session: Session, site: Site) -> None:
+    """Refuse the session's commit while ``site`` is not awaited. Listened to only where something can be forgotten: an
+    append inside an application's own listener must not add one to those that are just being called."""
+    found = of_session(session)
+    found.open.append(site)
+    if not found.refuses:
+        from sqlalchemy import event
+
+        found.refuses = True
+        event.listen(session, "before_commit", _before_commit)
 
 
 def refuse_forgotten(session: Session) -> None:

@@ -74,7 +74,7 @@ class SessionHandle(ConnectionHandle):
         self._found: Connection | None = None
 
     def connection(self) -> Connection:
-        from sqlalchemy.exc import UnboundExecutionError
+        from sqlalchemy.exc import InvalidRequestError, UnboundExecutionError
 
         if self._found is not None:
             return self._found
@@ -86,12 +86,20 @@ class SessionHandle(ConnectionHandle):
                 "this Session has no single database to write to (it is unbound, or bound per class). Call "
                 "session.flush() and pass session.connection(bind_arguments={'mapper': YourClass}) instead of it"
             ) from error
+        except InvalidRequestError as error:
+            if error.code != "isce":
+                raise
+            raise MisuseError(
+                "this Session is being changed just now, by the listener that calls outbox.add() or by another task. "
+                "In a listener, pass the connection that it gets instead of the session"
+            ) from error
 
     def flush(self) -> None:
-        self._session.flush()
+        if not self._session._flushing:  # a listener of the flush itself: what is pending goes out with it
+            self._session.flush()
 
     def guard(self, site: Site) -> None:
-        hooks.of_session(self._session).open.append(site)
+        hooks.watch_forgotten(self._session, site)
 
     def after_commit(self, callback: Callable[[], None]) -> bool:
         hooks.of_session(self._session).callback = callback

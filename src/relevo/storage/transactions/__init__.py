@@ -193,7 +193,7 @@ def _own_engine(kind: Kind, settings: DatabaseSettings) -> Transactions:
 
 
 def _libpq(url: str) -> dict[str, Any]:
-    """Bounds for a driver on libpq, but for those that the URL sets."""
+    """Bounds for a driver on libpq, but for those that the URL sets, and the client encoding."""
     scheme, _, rest = url.partition(":")
     given = f"{scheme.partition('+')[0]}:{rest}"
     return {name: value for name, value in connecting(given, ANSWER_S, CONNECT_S).items() if name in BOUNDS}
