@@ -101,11 +101,14 @@ def test_chunks_by_rows_and_by_bytes() -> None:
 
 
 def test_adapting_for_sqlite() -> None:
-    """UUIDs as text, times as milliseconds, lists as JSON, booleans as integers; PostgreSQL's drivers know them all."""
+    """UUIDs as text, times as milliseconds, lists as JSON, booleans as integers. On PostgreSQL ids and times are text,
+    which the statements cast, so that no codec of the application's is asked."""
     some_id = UUID(int=7)
     moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(milliseconds=1, microseconds=999)
     params = {"a": some_id, "b": moment, "c": [1, some_id], "d": True, "e": None, "f": b"\0", "g": "x", "h": 1.5}
-    assert adapt("postgresql", params) == params
+    plain = {**params, "a": str(some_id), "b": moment.isoformat(), "c": [1, str(some_id)]}
+    assert adapt("postgresql", params) == plain
+    assert adapt("postgresql", {"empty": [], "nulls": [None, None]}) == {"empty": None, "nulls": None}
     assert adapt("sqlite", params) == {
         "a": str(some_id),
         "b": 1767225600001,
