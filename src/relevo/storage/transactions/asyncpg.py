@@ -92,9 +92,12 @@ class AsyncpgUnit:
 
     async def begin(self) -> None:
         connection = await resolved(self._lender.acquire())
-        handle = handle_for(connection)
+        try:
+            handle = handle_for(connection)
+        except MisuseError as error:
+            raise wrong_kind(connection, "an asyncpg Connection") from error
         if not isinstance(handle, AsyncpgHandle):
-            raise wrong_kind(connection, "asyncpg Connection")
+            raise wrong_kind(connection, "an asyncpg Connection")
         self._connection, self._handle = connection, handle
         if connection.is_in_transaction():
             raise ConfigError(OPEN)

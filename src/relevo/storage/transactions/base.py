@@ -32,7 +32,7 @@ def wrong_kind(given: object, wanted: str) -> ConfigError:
     """For what ``tx=`` gave in place of a connection of the kind the handlers ask for."""
     kind = type(given)
     return ConfigError(
-        f"Consumer(tx=…) gives a {kind.__module__}.{kind.__qualname__}, and its handlers want a {wanted}: make it give "
+        f"Consumer(tx=…) gives a {kind.__module__}.{kind.__qualname__}, and its handlers want {wanted}: make it give "
         "connections of that kind only"
     )
 

@@ -102,7 +102,7 @@ class _Watched:
     def _took(self, connection: Any, kind: Any) -> None:
         """Raises ``ConfigError`` for what is no connection of this ``kind``, or in use."""
         if not isinstance(connection, kind):
-            raise wrong_kind(connection, f"psycopg {kind.__name__}")
+            raise wrong_kind(connection, f"a psycopg {kind.__name__}")
         self._connection = connection
         self._handle = handle_for(connection)
         if connection.info.transaction_status:  # not idle

@@ -51,9 +51,12 @@ class SqliteUnit:
 
     def begin(self) -> None:
         connection = self._lender.acquire()
-        handle = handle_for(connection)
+        try:
+            handle = handle_for(connection)
+        except MisuseError as error:
+            raise wrong_kind(connection, "a sqlite3.Connection") from error
         if not isinstance(handle, SqliteHandle):
-            raise wrong_kind(connection, "sqlite3.Connection")
+            raise wrong_kind(connection, "a sqlite3.Connection")
         self._connection, self._handle = connection, handle
         if connection.in_transaction:
             raise ConfigError(OPEN)
