@@ -152,8 +152,9 @@ def _tuple(sent: Any, back: tuple[Any, ...]) -> Difference | None:
 def _items(sent: Any, back: Any) -> Difference | None:
     if len(sent) != len(back):
         return "", f"{len(sent)} items come back as {len(back)}"
-    for index, (mine, other) in enumerate(zip(sent, back, strict=True)):
-        found = _differs(mine, other)
+    for index, other in enumerate(back):
+        check = _CHECKS.get(type(other))
+        found = _differs(sent[index], other) if check is None else check(sent[index], other)
         if found is not None:
             return f"[{index}]{found[0]}", found[1]
     return None
@@ -203,11 +204,18 @@ def _structured(cls: type, names: tuple[str, ...]) -> Check:
         if type(sent) is not cls:
             return _becomes(sent, back)
         for name in names:
-            mine, other = getattr(sent, name, _MISSING), getattr(back, name, _MISSING)
-            if mine is not other and not (type(mine) is type(other) and type(mine) in _PLAIN and mine == other):
-                found = _field(mine, other)
-                if found is not None:
-                    return f".{name}{found[0]}", found[1]
+            mine = getattr(sent, name, _MISSING)
+            other = getattr(back, name, _MISSING)
+            if mine is other:
+                continue
+            kind = type(mine)  # the usual ones without a call
+            if kind is type(other) and (
+                (kind in _PLAIN and mine == other) or (kind is decimal.Decimal and str(mine) == str(other))
+            ):
+                continue
+            found = _field(mine, other)
+            if found is not None:
+                return f".{name}{found[0]}", found[1]
         return _beside(sent, back) if pydantic else None
 
     return check
