@@ -21,6 +21,8 @@ AGAIN_S: Final = 30.0
 """The same kind of error is logged again after so long, with how often it came; then after twice as long, and so on."""
 AGAIN_MAX_S: Final = 600.0
 _THERE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+_OF_DATA = ("22", "23", "P0001")
+_OF_DATA_SQLITE = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
 _STAYS = ("22", "23", "42")
 """SQLSTATE classes: of data, of checks, of rights and names."""
 _MISTAKES = (ConfigError, SchemaError, ReadOnlyError, MisuseError, RefusedError)
@@ -113,6 +115,13 @@ def stays(error: BaseException) -> bool:
     if isinstance(error, ConfigError | SchemaError) or is_ours(error):
         return True
     return any(state.startswith(_STAYS) for state in sqlstates(error))
+
+
+def of_data(error: BaseException) -> bool:
+    """Whether the database refuses a value: of one row, and for ever. A trigger's own exception counts as such."""
+    if any(state.startswith(_OF_DATA) for state in sqlstates(error)):
+        return True
+    return any(code in _OF_DATA_SQLITE for code in sqlite_codes(error))
 
 
 def has_answered(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ the time zone of a session nor the clock of an application server can move it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +16,8 @@ from relevo.errors import RefusedError
 from relevo.message import Message
 from relevo.ports.database import Dialect
 from relevo.script import Script, Statement
-from relevo.storage import appending
+from relevo.storage import appending, auditing
+from relevo.storage.auditing import Act
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
@@ -80,9 +82,39 @@ def move(dialect: Dialect, limit: int) -> Script[int]:
     returns how many. ``seq`` is taken here. One mover at a time: hold the duty first."""
     if dialect == "postgresql":
         return len((yield Statement("scheduled.move", {"limit": limit})))
+    return (yield from move_some(dialect, (yield from due_ids(limit))))
+
+
+def due_ids(limit: int) -> Script[list[int]]:
+    """What ``move`` would move, by the numbers of the rows."""
     rows = yield Statement("scheduled.due", {"limit": limit})
-    ids = [row[0] for row in rows]
-    if ids:
-        yield Statement("scheduled.copy", {"ids": ids})
-        yield Statement("scheduled.remove", {"ids": ids})
+    return [int(row[0]) for row in rows]
+
+
+def move_some(dialect: Dialect, ids: Sequence[int]) -> Script[int]:
+    """As ``move``, these alone."""
+    if not ids:
+        return 0
+    if dialect == "postgresql":
+        return len((yield Statement("scheduled.move_some", {"ids": list(ids)})))
+    yield Statement("scheduled.copy", {"ids": list(ids)})
+    yield Statement("scheduled.remove", {"ids": list(ids)})
     return len(ids)
+
+
+def set_aside(schedule_id: int, actor: str, why: str, *, audit: bool = True) -> Script[tuple[str, str] | None]:
+    """It cannot be moved: it stays in the table and is not due any more; the audit says why. Its id and topic."""
+    rows = yield Statement("scheduled.aside", {"schedule_id": schedule_id})
+    if not rows:
+        return None
+    event_id, topic = str(rows[0][0]), str(rows[0][1])
+    detail = {"schedule_id": schedule_id, "event_id": event_id, "topic": topic}
+    if audit:
+        yield from auditing.record(Act("scheduled.aside", actor, why, {"topic": topic}), 1, detail=detail)
+    return event_id, topic
+
+
+def count_aside() -> Script[int]:
+    """How many were set aside and are still there."""
+    rows = yield Statement("scheduled.set_aside")
+    return int(rows[0][0])

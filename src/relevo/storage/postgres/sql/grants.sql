@@ -20,6 +20,7 @@ grant select on {meta}, {outbox}, {pause}, {topic} to :role;
 grant insert (event_id, bucket, kind, topic, key, type, schema_version, aggregate_type, aggregate_id, aggregate_version,
               payload, content_type, headers) on {outbox} to :role;
 grant select, update, delete on {scheduled} to :role;
+grant insert on {audit} to :role;
 grant select, insert, update on {duty} to :role;
 grant update (settled_at, outcome) on {outbox} to :role;
 grant select, update on {lane} to :role;

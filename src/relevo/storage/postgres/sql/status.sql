@@ -31,7 +31,9 @@ left join behind b on (b.side, b.consumer, b.topic, b.held_key) = (k.side, k.con
 group by k.side, k.consumer, k.topic, k.state order by 1, 2, 3, 4;
 
 -- name: status.scheduled
-select count(*), cast(extract(epoch from (select min(due_at) from {scheduled}) - clock_timestamp()) as double precision)
+select count(*), cast(extract(epoch from (select min(due_at) from {scheduled} where due_at > timestamptz '-infinity'
+                                          and due_at < timestamptz '9999-01-01 00:00:00+00') - clock_timestamp())
+                      as double precision)
 from (select from {scheduled} limit :cap) as first_ones;
 
 -- name: status.transactions

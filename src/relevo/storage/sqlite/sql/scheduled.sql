@@ -16,7 +16,7 @@ select 1 from {scheduled} where event_id = :event_id;
 -- name: scheduled.next_due
 -- Seconds until the next one is due, at least 0; no row when nothing is scheduled.
 select max(0, due_at - cast((julianday('now') - 2440587.5) * 86400000 as integer)) / 1000.0
-from {scheduled} order by due_at, schedule_id limit 1;
+from {scheduled} where due_at < 253370764800000 order by due_at, schedule_id limit 1;
 
 -- name: scheduled.due
 select schedule_id from {scheduled} where due_at <= cast((julianday('now') - 2440587.5) * 86400000 as integer)
@@ -32,3 +32,10 @@ from {scheduled} where schedule_id in (select value from json_each(:ids)) order 
 
 -- name: scheduled.remove
 delete from {scheduled} where schedule_id in (select value from json_each(:ids));
+
+-- name: scheduled.aside
+-- The outbox refuses it: it stays where it is, and is not due any more.
+update {scheduled} set due_at = 253402214400000 where schedule_id = :schedule_id returning event_id, topic;
+
+-- name: scheduled.set_aside
+select count(*) from {scheduled} where due_at >= 253370764800000;

@@ -32,5 +32,5 @@ group by k.side, k.consumer, k.topic, k.state order by 1, 2, 3, 4;
 
 -- name: status.scheduled
 select count(*),
-       ((select min(due_at) from {scheduled}) - cast((julianday('now') - 2440587.5) * 86400000 as integer)) / 1000.0
+       ((select min(due_at) from {scheduled} where due_at < 253370764800000) - cast((julianday('now') - 2440587.5) * 86400000 as integer)) / 1000.0
 from (select 1 from {scheduled} limit :cap);
