@@ -125,8 +125,8 @@ def of_data(error: BaseException) -> bool:
 
 
 def has_answered(error: BaseException) -> bool:
-    """Whether a server said what ``error`` says, or a file is there and busy: not merely that nobody answered."""
-    if any(not state.startswith("08") for state in sqlstates(error)):
+    """Whether a server was reached, or a file is there and busy: not merely that no connection could be had."""
+    if statement_of(error) is not None or any(not state.startswith("08") for state in sqlstates(error)):
         return True
     return any(code in _THERE for code in sqlite_codes(error))
 

@@ -18,6 +18,7 @@ from relevo.brokers.embedded.shard import Shard, take_over
 from relevo.brokers.rejections import unknown_topic
 from relevo.errors import ConfigError, MisuseError, RelevoError
 from relevo.ports.broker import Delivery
+from relevo.tasks import Kept, Tasks
 
 log = logging.getLogger("relevo.brokers.embedded")
 
@@ -58,14 +59,15 @@ class EmbeddedSubscription:
         self._news = asyncio.Event()  # something may be there to take
         self._due = asyncio.Event()  # the keeper should look at the group now
         self._looking = asyncio.Lock()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper: Kept | None = None
 
     async def start(self) -> None:
         """Join the group."""
         if self._options.auto_create:
             await self._file.run(self._create_topics)
         await self._look()
-        self._keeper = asyncio.create_task(self._keep(), name=f"relevo-embedded-{self._group}")
+        tasks = Tasks(f"group {self._group}", log)
+        self._keeper = tasks.keep("keeping the lease", self._keep, may_end=lambda: self._closed)
 
     async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         if self._closed:
@@ -139,7 +141,7 @@ class EmbeddedSubscription:
         self._news.set()
         if self._keeper is not None:
             self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+            await asyncio.wait([self._keeper.over])
         shards, self._shards = list(self._shards.values()), {}
         try:
             await self._release(shards, leave=True)

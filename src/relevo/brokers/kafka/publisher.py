@@ -29,6 +29,7 @@ from relevo.clients.confluent import confluent
 from relevo.errors import MisuseError
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable, Unconfirmed
 from relevo.outgoing import Sendable
+from relevo.tasks import read
 
 log = logging.getLogger("relevo.brokers.kafka")
 
@@ -98,6 +99,7 @@ class KafkaPublisher:
             call = self._calls[number] = Call(number, messages, sender)
             if self._watcher is None or self._watcher.done():
                 self._watcher = asyncio.create_task(self._watch())
+                read(self._watcher, log, "watching what is with Kafka")
             sent = 0
             rest: Sequence[int] = range(len(messages))
             try:

@@ -19,6 +19,7 @@ from relevo.clients.confluent import confluent
 from relevo.errors import ConfigError, MisuseError, UnreachableError
 from relevo.outcome import Unavailable
 from relevo.ports.broker import Delivery
+from relevo.tasks import Kept, Tasks
 
 log = logging.getLogger("relevo.brokers.kafka")
 
@@ -52,7 +53,7 @@ class KafkaSubscription:
         self._save_error: str | None = None
         self._told = ("", 0.0)
         self._strange: dict[tuple[str, str], float] = {}
-        self._committer: asyncio.Task[None] | None = None
+        self._committer: Kept | None = None
         self._topics = list(dict.fromkeys(topics))
         self._known = Topics(options)
         self._ends = Ends(options)
@@ -60,7 +61,8 @@ class KafkaSubscription:
 
     def start(self) -> None:
         self._reader.start()
-        self._committer = asyncio.create_task(self._commit_now_and_then(), name=f"relevo-kafka-{self._group}")
+        tasks = Tasks(f"group {self._group}", log)
+        self._committer = tasks.keep("committing", self._commit_now_and_then, may_end=lambda: self._closed)
 
     async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         if self._closed:
@@ -157,7 +159,7 @@ class KafkaSubscription:
         self._news.set()
         if self._committer is not None:
             self._committer.cancel()
-            await asyncio.wait([self._committer])
+            await asyncio.wait([self._committer.over])
         if not await self._reader.close(CLOSE_TIMEOUT_S):
             log.warning(
                 "group %s: Kafka did not let us leave in %.0f s; our shards wait for session.timeout.ms, and messages "

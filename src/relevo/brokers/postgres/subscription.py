@@ -23,6 +23,7 @@ from relevo.signals import subscribe
 from relevo.storage import grouping, windowing
 from relevo.storage.cursors import Cursor
 from relevo.storage.grouping import Member
+from relevo.tasks import Kept, Tasks
 
 log = logging.getLogger("relevo.brokers.postgres")
 
@@ -59,13 +60,14 @@ class PostgresSubscription:
         self._loop = asyncio.get_running_loop()
         self._wake = subscribe()  # whoever appends in this process says so
         self._looking = asyncio.Lock()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper: Kept | None = None
 
     async def start(self) -> None:
         """Join the group. Raises ``ConfigError`` where the outbox cannot be read as a log."""
         self._pages.lane_count = await self._link.lane_count()
         await self._look()
-        self._keeper = asyncio.create_task(self._keep(), name=f"relevo-postgres-{self._member.group}")
+        tasks = Tasks(f"group {self._member.group}", log)
+        self._keeper = tasks.keep("keeping the lease", self._keep, may_end=lambda: self._closed)
 
     async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         if self._closed:
@@ -131,7 +133,7 @@ class PostgresSubscription:
         self._wake.set()
         if self._keeper is not None:
             self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+            await asyncio.wait([self._keeper.over])
         try:
             await self._give(list(self._lanes.values()))
             await self._link.run(grouping.leave(self._member.group, self._member.id))

@@ -16,6 +16,7 @@ from relevo.clients.aio_pika import close, connect, end_if_cancelled, let_go, lo
 from relevo.errors import ConfigError, MisuseError, RelevoError, UnreachableError
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Delivery
+from relevo.tasks import Kept, Tasks
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class RabbitSubscription:
         self._group = Group(consumer, topics, options.member_timeout_s, self._stir.set)
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
+        self._worker: Kept | None = None
         self._revoked: Revoked | None = None
         self._problem: RelevoError | None = None
         self._paused = self._closed = False
@@ -59,7 +60,8 @@ class RabbitSubscription:
         """Declare the queues: messages are kept for this consumer from now on. Raises ``UnreachableError`` or
         ``ConfigError``."""
         await self._connect()
-        self._worker = asyncio.create_task(self._keep_going(), name=f"relevo-rabbitmq-{self._consumer}")
+        tasks = Tasks(f"consumer {self._consumer}", log)
+        self._worker = tasks.keep("working with RabbitMQ", self._keep_going, may_end=lambda: self._closed)
 
     async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         if self._closed:
@@ -141,7 +143,7 @@ class RabbitSubscription:
         self._news.set()
         if self._worker is not None:
             self._worker.cancel()
-            await asyncio.wait([self._worker])
+            await asyncio.wait([self._worker.over])
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(*lost()):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from relevo.clients.watch import LOOKS
 from relevo.errors import LostOwnershipError, RelevoError, UnreachableError
@@ -15,6 +17,9 @@ from relevo.sources.wal.lease import ReaderLease
 from relevo.sources.wal.window import Page, Window
 from relevo.storage import waling
 from relevo.storage.waling import Aside, Barrier
+from relevo.tasks import Kept, Tasks
+
+log = logging.getLogger("relevo.relay")
 
 SAVE_S = 0.2
 """How long a settled page may be known to memory alone: what a crash repeats."""
@@ -54,10 +59,15 @@ class Keeper:
         self._passed_at = 0.0
         self._untold = False
         """Something was settled that the table was not told of."""
-        self._task: asyncio.Task[None] | None = None
+        self._task: Kept | None = None
 
     def begin(self, wake: Callable[[], None]) -> None:
-        self._task = asyncio.create_task(self._keep(wake))
+        tasks = Tasks("relay", log)
+        self._task = tasks.keep(
+            "keeping the position",
+            partial(self._keep, wake),
+            may_end=lambda: self.failure is not None or self._lease.epoch is None,
+        )
 
     def settle(self, page: Page, done: Sequence[int]) -> None:
         """These are settled; their position is saved within ``SAVE_S``."""
@@ -88,8 +98,7 @@ class Keeper:
         if task is not None:
             async with self._lock:  # not in the middle of a commit
                 task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await task.over
         if self.failure is None and self._lease.epoch is not None:
             await self.save()
 
@@ -112,7 +121,8 @@ class Keeper:
             self._lease.epoch = None
         except RelevoError as error:
             self.failure = error
-        except Exception as error:  # noqa: BLE001  told to the engine, which knows what to do with each
+        except Exception as error:
+            log.debug("the position of %s could not be saved", self._lease.slot, exc_info=error)
             self.failure = UnreachableError(f"the position of {self._lease.slot} could not be saved: {error}")
             self.failure.__cause__ = error
         wake()
