@@ -7,6 +7,7 @@ import enum
 from dataclasses import InitVar, dataclass, field
 from decimal import Decimal
 from typing import Any, NewType
+from uuid import UUID
 
 import attrs
 import msgspec
@@ -426,6 +427,30 @@ def test_what_no_eq_can_spoil() -> None:
     """Objects are compared by their fields, whatever their `__eq__` is."""
     for data in (NoEq(), NoEq([1]), Always("x"), Never(1)):
         assert encode(data)
+
+
+@dataclass
+class Parent:
+    a: int
+
+
+@dataclass(eq=False)
+class Child(Parent):
+    b: UUID
+
+
+@dataclass
+class Holding:
+    child: Child
+
+
+def test_an_inherited_eq_is_not_trusted() -> None:
+    """It compares the fields of the base: text that reads as a UUID would pass."""
+    assert encode(Holding(Child(1, UUID(int=1))))
+    with pytest.raises(RefusedError) as caught:
+        encode(Holding(Child(1, str(UUID(int=1)))))  # type: ignore[arg-type]
+    assert caught.value.path == "$.child.b"
+    assert codec_of(Struct)._exact is not None  # and the quick way is taken where it can be
 
 
 class Span:

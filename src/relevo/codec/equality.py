@@ -49,7 +49,7 @@ def _becomes(sent: Any, back: Any) -> Difference:
     mine, other = _name(sent), _name(back)
     if mine == other:
         return "", "comes back with another value"
-    return "", f"{mine} comes back as {other}: declare the field as what it is given, or give what it is declared as"
+    return "", f"{mine} comes back as {other}: declare the field as {mine}, or give it a value of type {other}"
 
 
 def _name(value: object) -> str:

@@ -202,7 +202,7 @@ def compares_fields(cls: type) -> bool:
         return made and bool(cls.__struct_config__.eq)  # type: ignore[attr-defined]
     if kind_of(cls) != "dataclass":
         return False
-    code = getattr(cls.__eq__, "__code__", None)
+    code = getattr(cls.__dict__.get("__eq__"), "__code__", None)  # one of a base compares the base's fields
     made = code is not None and code.co_filename == "<string>"
     return made and all(field.compare for field in dataclasses.fields(cls))
 
