@@ -196,10 +196,10 @@ class RelayEngine:
         look_s = self.draining.next_s(self.flight.held)
         await self._rest(self._idle_s if look_s is None else min(self._idle_s, look_s), stop, until_landed=flying)
         await self.destinations.tell(self.database, self.ownership.relay_id)
-        if self.flight.next_event() is None:
-            self.pulse.rest("publish")
-            self.pulse.rest("settle")
         if not flying:
+            if self.flight.next_event() is None:
+                self.pulse.rest("publish")
+                self.pulse.rest("settle")
             self._idle_s = min(self._idle_s * 1.5, self.settings.poll_max_s)
 
     async def _rest(
