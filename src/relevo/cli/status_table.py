@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from relevo.cli.output import table
-from relevo.ops.status_report import ConsumerGroup, Paused, Status
+from relevo.ops.status_report import Consumer, ConsumerGroup, Paused, Relay, Status
 from relevo.printable import printable
 
 
@@ -77,11 +77,13 @@ def render(report: Status) -> RenderableType:
                 c.version,
                 duration(c.age_s),
                 ", ".join(c.topics),
-                "?" if c.lag is None else str(c.lag),
+                "unknown" if c.lag is None else str(c.lag),
             ]
             for c in report.consumers
         ),
     )
+    parts += _table("last successes", ["process", "what", "ago", "limit"], _ages(report))
+    parts += _table("what does not work", ["process", "what", "why"], _problems(report))
     parts += _table(
         "partitions of the outbox",
         ["name", "rows", "MB", "oldest", "state"],
@@ -152,6 +154,32 @@ def _summary(report: Status) -> Table:
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Table]:
     made = table(columns, rows, title=title, header_style="dim")
     return [made] if made.row_count else []
+
+
+def _processes(report: Status) -> Iterable[Relay | Consumer]:
+    yield from report.relays
+    yield from report.consumers
+
+
+def _ages(report: Status) -> Iterable[Sequence[str]]:
+    for process in _processes(report):
+        for what, age in process.ages.items():
+            ago, limit = age.get("age_s"), age.get("limit_s")
+            yield [
+                process.name,
+                what,
+                "unknown" if ago is None else duration(ago),
+                "-" if limit is None else duration(limit),
+            ]
+
+
+def _problems(report: Status) -> Iterable[Sequence[str]]:
+    for process in _processes(report):
+        for what, why in process.problems.items():
+            yield [process.name, what, why]
+    for consumer in report.consumers:
+        if consumer.waits_for is not None:
+            yield [consumer.name, "assignment", consumer.waits_for]
 
 
 def _place(paused: Paused) -> str:

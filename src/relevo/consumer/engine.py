@@ -18,7 +18,7 @@ from relevo.consumer.clocks import forgetting
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.drain import Drain
 from relevo.consumer.gate import Gate
-from relevo.consumer.health import ConsumerHealth
+from relevo.consumer.health import ConsumerHealth, vitals_of
 from relevo.consumer.intake import Intake
 from relevo.consumer.journal import Journal
 from relevo.consumer.leaving import leave
@@ -35,6 +35,7 @@ from relevo.ports.database import Database
 from relevo.runtime.patience import Patience, is_mistake, reason_of
 from relevo.runtime.pulse import Pulse
 from relevo.runtime.trouble import Trouble
+from relevo.runtime.vitals import Vitals
 from relevo.settings import Settings
 from relevo.storage import inboxing, pausing, processes
 from relevo.storage.ready import ensure_ready
@@ -73,7 +74,10 @@ class ConsumerEngine:
         self._over: str | None = None
         self.pulse = Pulse()
         """When it last renewed its leases, looked at pauses, took deliveries and settled some."""
+        self._vitals = Vitals(self.pulse, vitals_of(self._settings.lease_s))
         self._member = Membership(consumer, self._settings.lease_s, self._in_flight, self.pulse)
+        self._member.about = lambda: {"problems": self._problems(), "ages": self._vitals.ages()}
+        self._runs: Runs | None = None
         self._intake: Intake | None = None
         self._drain: Drain | None = None
         self._letters: Letters | None = None
@@ -135,28 +139,35 @@ class ConsumerEngine:
 
     def health(self) -> ConsumerHealth:
         """From memory, at once."""
-        problems = dict(self._tasks.problems)
-        broker = self._broker_trouble.text or (self._intake.problem if self._intake is not None else None)
-        lost = self._over or self._patience.trouble.text
-        found = {"consumer": lost, "database": self._database.problem, "broker": broker}
-        found["gate"] = self._resources.gate.problem
-        problems |= {name: why for name, why in found.items() if why is not None}
+        problems = self._problems()
         detail = {
             "consumer": self.consumer.name,
             "topics": list(self.consumer.topics),
             "in_flight": self._in_flight(),
             "draining": len(self._drain) if self._drain else 0,
-            "lag": dict(self._member.lag),
+            "lag": None if self._member.lag is None else dict(self._member.lag),
+            "waits_for": self._member.waits_for,
+            "running": self._runs.under_way() if self._runs is not None else [],
             "stopping": self._interrupt.stopping,
             "elsewhere": elsewhere(self._elsewhere),
             "gate": self._resources.gate.snapshot(),
             "paused_by_people": self._pauses.snapshot(),
             "dead_letters": self._letters.snapshot() if self._letters else {},
         }
-        live = lost is None and self._tasks.live
-        return ConsumerHealth(
-            live=live, ready=not problems and not self._interrupt.stopping, problems=problems, detail=detail
-        )
+        live = self._lost is None and self._tasks.live
+        ready = not problems and not self._interrupt.stopping and self.started.is_set()
+        return ConsumerHealth(live, ready, problems, detail, self._vitals.ages())
+
+    @property
+    def _lost(self) -> str | None:
+        return self._over or self._patience.trouble.text
+
+    def _problems(self) -> dict[str, str]:
+        broker = self._broker_trouble.text or (self._intake.problem if self._intake is not None else None)
+        found = {"consumer": self._lost, "database": self._database.problem, "broker": broker}
+        found["gate"] = self._resources.gate.problem
+        late = {f"success of {name}": why for name, why in self._vitals.problems().items()}
+        return {**self._tasks.problems, **{name: why for name, why in found.items() if why is not None}, **late}
 
     async def _check(self) -> None:
         """Tables there? And in the same database as the handlers' transactions? An outage is waited out."""
@@ -270,7 +281,7 @@ class ConsumerEngine:
     def _shared(self) -> Shared:
         self._elsewhere.clear()
         name, resources = self.consumer.name, self._resources
-        runs = Runs(
+        runs = self._runs = Runs(
             *(name, self._catalog(), self._sources, resources.slots, resources.threads),
             idle_timeout_s=self._settings.handler_idle_timeout_s or 0.0,
             take_back=lambda id, xid: self._database.run(lambda: inboxing.take_back(name, [id], xid=xid)),
@@ -281,6 +292,7 @@ class ConsumerEngine:
             Journal(name, self._member.owner, self._database),
             *(resources.gate, self._interrupt, self._drain_wanted, self._settings.lease_s),
             *(self.consumer.topics, self._pauses),
+            pulse=self.pulse,
             dead_letters=writes_letters(self.consumer, resources.settings),
             counted=not resources.broker.capabilities.keeps_history,
             bounds=bounds_of(self._settings),

@@ -53,6 +53,7 @@ class Intake:
         self._room = asyncio.Event()
         self._alone = count()
         self._paused = False
+        self._settling = 0
         self._patience = Patience(f"consumer {shared.name}: the broker gives nothing: taking", log)
 
     def __len__(self) -> int:
@@ -153,27 +154,33 @@ class Intake:
             pass
 
     async def _take(self) -> Sequence[Delivery]:
-        room = self._in_flight_max - len(self._items)
+        room, pulse = self._in_flight_max - len(self._items), self._shared.pulse
+        pulse.begin("poll")
         try:
             deliveries = await self._subscription.take(min(self._batch_max, max(1, room)), TAKE_S)
         except Exception as error:  # noqa: BLE001 - whatever the broker does, it is waited for
             await self._shared.interrupt.sleep(self._patience.failed(error), lambda: False)
             return ()
         self._patience.worked()
+        pulse.beat("poll")
+        pulse.rest("poll")
         return deliveries
 
     async def _accept(self, deliveries: Sequence[Delivery]) -> None:
         shared = self._shared
         self._given_up.clear()
         ids = [str(delivery.message.event_id) for delivery in deliveries]
+        shared.pulse.begin("journal")
         found = await shared.journal.taken(ids)
+        shared.pulse.beat("journal")
+        shared.pulse.rest("journal")
         probe("consumer.journaled")
         for delivery, id in zip(deliveries, ids, strict=True):
             message = delivery.message
             handler = shared.routes.find(message.type)
             if handler is None and delivery.malformed is None and shared.routes.skips(message.type):
                 shared.journal.settled(id)
-                await self._subscription.settle([delivery])
+                await self._settle([delivery])
                 continue
             before = found.get(message.event_id)
             if before is not None and before.suspect:
@@ -197,7 +204,7 @@ class Intake:
             settled = await self._messages.process(item)
             if settled:
                 self._shared.journal.settled(item.id)
-                await self._subscription.settle([item.delivery])
+                await self._settle([item.delivery])
                 probe("consumer.settled")
             else:
                 await self._give_back([item.delivery])
@@ -215,7 +222,7 @@ class Intake:
                 for item in done:
                     probe("consumer.committed")
                     self._shared.journal.settled(item.id)
-                await self._subscription.settle([item.delivery for item in done])
+                await self._settle([item.delivery for item in done])
                 for item in done:
                     probe("consumer.settled")
                     self._forget(item)
@@ -225,6 +232,18 @@ class Intake:
             for item in over:
                 item.over()
             self._room.set()
+
+    async def _settle(self, deliveries: Sequence[Delivery]) -> None:
+        pulse = self._shared.pulse
+        self._settling += 1
+        pulse.begin("settle")
+        try:
+            await self._subscription.settle(deliveries)
+            pulse.beat("settle")
+        finally:
+            self._settling -= 1
+            if not self._settling:
+                pulse.rest("settle")
 
     async def _withdraw(self, wanted: Callable[[Item], bool], timeout_s: float) -> None:
         """What has not begun goes back, all at once."""

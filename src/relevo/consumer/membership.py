@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 from uuid import UUID
 
 from relevo._version import __version__
@@ -21,6 +23,14 @@ from relevo.runtime.pulse import Pulse
 from relevo.script import Script
 from relevo.storage import holding, processes
 
+log = logging.getLogger("relevo.consumer")
+
+FIRST_LOOK_S: Final = 3.0
+"""Until it is looked at first whether this process has anything to read from."""
+WAITS: Final = (
+    "no partition or queue is assigned to this process: it is waiting for the group to rebalance, which takes as long "
+    "as the session of a member that was killed (Kafka: 45 s by default), or other members read all there is"
+)
 _running: dict[str, list[tuple[str, ...]]] = {}
 
 
@@ -42,14 +52,18 @@ def leave_name(consumer: Consumer) -> None:
 
 @dataclass
 class Membership:
-    """``owner``: of this start. ``lag``: as it was when it was last asked for; nothing where that is not known."""
+    """``owner``: of this start. ``lag``: as it was when it was last asked for; ``None`` where it is not known, since
+    the broker does not answer or nothing of it belongs to this process. ``waits_for``: why nothing does.
+    ``about``: what else the others can know."""
 
     consumer: Consumer
     lease_s: float
     in_flight: Callable[[], int]
     pulse: Pulse
     owner: UUID = field(default_factory=uuid7)
-    lag: Mapping[str, int] = field(default_factory=dict)
+    lag: Mapping[str, int] | None = None
+    waits_for: str | None = None
+    about: Callable[[], Mapping[str, Any]] = dict
 
     async def enter(self, database: Database) -> None:
         """Raises ``ConfigError`` where another consumer obeys the same commands."""
@@ -57,16 +71,41 @@ class Membership:
 
     async def beat(self, database: Availability, subscription: Subscription) -> None:
         """Renew this process's row and the leases of the keys it drains; look at the lag."""
+        pulse = self.pulse
+        pulse.begin("lease")
+        await asyncio.sleep(min(FIRST_LOOK_S, self.lease_s / 3))
         while True:
-            await asyncio.sleep(self.lease_s / 3)
+            await self._look(subscription)
             await database.run(self._registration)
             await database.run(lambda: holding.renew("consumer", self.consumer.name, self.owner, self.lease_s))
-            self.pulse.beat("lease")
-            try:
-                async with asyncio.timeout(self.lease_s / 3):  # the lease is not to wait for it
-                    self.lag = await subscription.lag()
-            except Exception:  # noqa: BLE001 - the intake says what is wrong with the broker
-                self.lag = {}
+            pulse.beat("lease")
+            await asyncio.sleep(self.lease_s / 3)
+
+    async def _look(self, subscription: Subscription) -> None:
+        """At the lag; by the way, whether the broker answers and gives this process anything."""
+        pulse = self.pulse
+        pulse.begin("broker")
+        try:
+            async with asyncio.timeout(self.lease_s / 3):  # the lease is not to wait for it
+                found = await subscription.lag()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the lag is not known
+            self.lag = None
+            log.debug("consumer %s: the lag is not known: %s", self.consumer.name, error)
+            return
+        self.lag = found or None
+        if found:
+            pulse.beat("broker")
+        pulse.rest("broker")
+        self._tell(len(found))
+
+    def _tell(self, shards: int) -> None:
+        """Log a change between nothing to read from and something."""
+        if not shards and self.waits_for is None:
+            self.waits_for = WAITS
+            log.warning("consumer %s: %s", self.consumer.name, WAITS)
+        elif shards and self.waits_for is not None:
+            self.waits_for = None
+            log.info("consumer %s: reads from %d partitions or queues now", self.consumer.name, shards)
 
     def _registration(self) -> Script[None]:
         return processes.register(
@@ -77,6 +116,10 @@ class Membership:
             pid=os.getpid(),
             version=__version__,
             topics=self.consumer.topics,
-            detail=detail_of(self.consumer, self.in_flight(), self.lag),
+            detail={
+                **detail_of(self.consumer, self.in_flight(), self.lag),
+                "waits_for": self.waits_for,
+                **self.about(),
+            },
             lease_s=self.lease_s,
         )

@@ -124,6 +124,10 @@ class ConsumerRunner:
             ready=ready,
             problems=problems,
             detail={name: part.detail for name, part in parts},
+            ages={
+                **{f"{name}/{what}": age for name, part in parts for what, age in part.ages.items()},
+                **({f"effects/{what}": age for what, age in performing.ages.items()} if performing else {}),
+            },
         )
 
     async def _run_all(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,10 @@ from relevo.runtime.calls import Raised, apart, kept, ours
 from relevo.runtime.classify import classify, is_scarce
 from relevo.runtime.texts import clean, describe
 from relevo.storage.transactions import Transactions
-from relevo.total import attribute, delay_of
+from relevo.total import attribute, delay_of, text_of
+
+LONG_S = 5.0
+"""A handler that runs for longer is shown in health."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class Runs:
     ) -> None:
         """``take_back``: removes the inbox row of a message's id if the transaction with this xid committed it."""
         self.reports = Reports(consumer)
+        self._begun: dict[int, tuple[float, Progress]] = {}
         self._take_back = take_back
         self._watch = Watch(answer_s)
         self._idle_ms = int(idle_timeout_s * 1000)
@@ -168,14 +173,34 @@ class Runs:
             steps = bounded(steps, self._idle_ms)
         async with self._slots.of(transactions):
             unit = transactions.unit(many=many)
-            if transactions.dialect == "sqlite":
-                return await self._driven(transactions, unit, steps, job, progress)
+            self._begun[id(progress)] = time.monotonic(), progress
             try:
+                if transactions.dialect == "sqlite":
+                    return await self._driven(transactions, unit, steps, job, progress)
                 async with clocked(self._watch, unit, f"a transaction of {self._consumer}") as progress.watched:
                     return await self._driven(transactions, unit, steps, job, progress)
             except Unanswered as error:
                 progress.broken = True
                 return Raised(error)
+            finally:
+                del self._begun[id(progress)]
+
+    def under_way(self, longer_s: float = LONG_S) -> list[dict[str, Any]]:
+        """Handlers whose transaction has been open for longer than that, the longest first."""
+        now, found = time.monotonic(), []
+        for began_at, progress in sorted(self._begun.values(), key=lambda each: each[0]):
+            if now - began_at >= longer_s and progress.job is not None:
+                job = progress.job
+                events: list[Any] = job.event if isinstance(job.event, list) else [job.event]
+                found.append(
+                    {
+                        "handler": text_of(getattr(job.function, "__qualname__", job.function)),
+                        "event_id": str(getattr(events[0], "id", "")),
+                        "events": len(events),
+                        "seconds": round(now - began_at, 1),
+                    }
+                )
+        return found
 
     async def _driven(
         self, transactions: Transactions, unit: Any, steps: Steps[D], job: Job | None, progress: Progress

@@ -20,6 +20,7 @@ from relevo.message import Message
 from relevo.outcome import RejectAsked
 from relevo.policy import Policy
 from relevo.ports.broker import Delivery
+from relevo.runtime.pulse import Pulse
 from relevo.runtime.texts import clean, headline
 from relevo.settings import ConsumerSettings
 from relevo.storage.holding import KeyId, Why, key_id
@@ -83,6 +84,8 @@ class Shared:
     """Whether positions are counted by each process, since the broker has none: they say nothing elsewhere."""
     dead_letters: bool = False
     """Whether what is given up is also published to its dead-letter topic."""
+    pulse: Pulse = field(default_factory=Pulse)
+    """When each kind of its work last succeeded."""
     letters_wanted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a dead letter was written."""
     bounds: Bounds = field(default_factory=Bounds)

@@ -64,9 +64,9 @@ def retry_budget_s(retry: Backoff) -> float:
     return first + (retry.attempts - 1 - steps) * cap_s
 
 
-def detail_of(consumer: Consumer, in_flight: int, lag: Mapping[str, int]) -> Mapping[str, Any]:
+def detail_of(consumer: Consumer, in_flight: int, lag: Mapping[str, int] | None) -> Mapping[str, Any]:
     """What the others can know of a running consumer."""
-    return {"in_flight": in_flight, "lag": dict(lag), "commands": list(consumer.commands)}
+    return {"in_flight": in_flight, "lag": None if lag is None else dict(lag), "commands": list(consumer.commands)}
 
 
 async def enter(consumer: Consumer, process_id: UUID, database: Database, registration: Script[None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -22,6 +22,7 @@ from relevo.ports.database import Database
 from relevo.runtime.clock import boottime_s
 from relevo.runtime.patience import Patience, is_mistake, reason_of
 from relevo.runtime.pulse import Pulse
+from relevo.runtime.vitals import Vital, Vitals
 from relevo.settings import Settings
 from relevo.storage import effecting
 from relevo.storage.ready import ensure_ready
@@ -38,6 +39,7 @@ class EffectsHealth:
     ready: bool
     problems: Mapping[str, str]
     detail: Mapping[str, Any]
+    ages: Mapping[str, Any] = field(default_factory=dict)
 
 
 class EffectRunner:
@@ -71,6 +73,8 @@ class EffectRunner:
         self._over: str | None = None
         self.pulse = Pulse()
         """When it last looked for effects that are due."""
+        limit_s = settings.consumer.lease_s + 2 * settings.effects.poll_s
+        self._vitals = Vitals(self.pulse, [Vital("claim", "claim", limit_s)])
         self.began = False
         """Whether it has looked once: from then on every error is waited out."""
 
@@ -115,15 +119,21 @@ class EffectRunner:
         if self._over is not None:
             problems["effects"] = self._over
         detail = {"effects": sorted(self.effects), "under_way": len(self._tasks), "stopping": self._stopping}
+        problems |= {f"success of {name}": why for name, why in self._vitals.problems().items()}
         live = self._over is None and self._tasks_beside.live
         return EffectsHealth(
-            live=live, ready=not problems and not self._stopping, problems=problems, detail={"performing": detail}
+            live=live,
+            ready=not problems and not self._stopping,
+            problems=problems,
+            detail={"performing": detail},
+            ages=self._vitals.ages(),
         )
 
     async def _turns(self, database: Database, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> bool:
         """Until ``stop``, or an error, which is waited out: then false. Mistakes found at the start are raised."""
         try:
             if not self.began:
+                self.pulse.begin("claim")
                 await ensure_ready(database, self._settings)
             while not stop.is_set():
                 busy = await self._turn(database)

@@ -38,7 +38,6 @@ COUNT_CAP = 100_000
 LONG_TRANSACTION_S = 60.0
 """A transaction that is open longer keeps vacuum from cleaning the outbox, and is worth a warning."""
 
-
 LETTERS_LATE_S = 60.0
 """How long a dead letter may wait before `status` warns."""
 
@@ -201,6 +200,7 @@ def _relays(live: Sequence[processes.Process], owners: Rows) -> list[Relay]:
                     epoch_min=low,
                     epoch_max=high,
                     passing=bool(process.detail.get("passing")),
+                    **process.health,
                 )
             )
     return relays
@@ -244,7 +244,9 @@ def _consumer(process: processes.Process) -> Consumer:
         version=process.version,
         topics=list(process.topics),
         age_s=process.age_s,
-        lag=sum(lag.values()) if isinstance(lag, dict) else None,
+        lag=sum(lag.values()) if isinstance(lag, dict) and lag else None,
+        waits_for=process.detail.get("waits_for"),
+        **process.health,
     )
 
 
@@ -293,7 +295,6 @@ def _with_warnings(report: Status, live: Sequence[processes.Process], hidden: in
             f"this role does not see the transactions of {of(hidden, 'session')}, so long ones may be missing here. "
             "Grant it pg_read_all_stats"
         )
-    cache_size = meta[7]
-    if cache_size is not None and cache_size != 1:
-        warnings.append(f"the outbox's sequence has CACHE {cache_size}, which inverts the order of a key's messages")
+    if meta[7] not in (None, 1):
+        warnings.append(f"the outbox's sequence has CACHE {meta[7]}, which inverts the order of a key's messages")
     return report

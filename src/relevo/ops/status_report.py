@@ -18,7 +18,8 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 
 class Relay(msgspec.Struct, frozen=True, kw_only=True):
     """A live relay. ``lanes``: how many it owns; ``epoch_min`` and ``epoch_max``: of those lanes.
-    ``passing``: it hands nothing over, since consumers read this outbox themselves."""
+    ``passing``: it hands nothing over, since consumers read this outbox themselves. ``problems`` and ``ages``: as its
+    ``/ready`` had them when it last renewed its row."""
 
     process_id: str
     name: str
@@ -30,6 +31,8 @@ class Relay(msgspec.Struct, frozen=True, kw_only=True):
     epoch_min: int | None
     epoch_max: int | None
     passing: bool = False
+    problems: dict[str, str] = {}
+    ages: dict[str, dict[str, float | None]] = {}
 
 
 class Lanes(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +76,9 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):
-    """A live consumer process. ``lag``: messages of its shards that it has not settled, as it said last."""
+    """A live consumer process. ``lag``: messages of its shards that it has not settled, as it said last; ``None``: not
+    known. ``waits_for``: why it has nothing to read from. ``problems`` and ``ages``: as its ``/ready`` had them when it
+    last renewed its row."""
 
     process_id: str
     name: str
@@ -83,6 +88,9 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[str]
     age_s: float
     lag: int | None
+    waits_for: str | None = None
+    problems: dict[str, str] = {}
+    ages: dict[str, dict[str, float | None]] = {}
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True):

@@ -153,8 +153,7 @@ class Relay:
             engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))
             await engine.ownership.tick()
             self.pulse.beat("keeping the lease")
-            for name in ("keeping the lease", "take"):
-                self.pulse.begin(name)
+            self.pulse.begin("keeping the lease", "take")
             self._beside = beside(engine, self.settings, self.name, over)
             engine.recovered = self._forgive
             try:
@@ -190,9 +189,12 @@ class Relay:
 
     def health(self) -> RelayHealth:
         """What liveness, readiness and status may say, from memory."""
-        engine = self.engine
+        live, problems = (self._over or self._crashed) is None and self._tasks.live, self._problems()
+        return RelayHealth(live, not problems, problems, self._detail(), self._vitals.ages())
+
+    def _problems(self) -> dict[str, str]:
+        engine, lost = self.engine, self._over or self._crashed
         problems = dict(self._tasks.problems)
-        lost = self._over or self._crashed
         if lost is not None or not self._serving:
             problems["relay"] = lost or self._patience.trouble.text or "starting"
         if engine is not None:
@@ -206,8 +208,7 @@ class Relay:
             problems |= {chore.name: problem for chore in self._beside if (problem := chore.problem) is not None}
         if self._serving:
             problems |= {f"success of {name}": why for name, why in self._vitals.problems().items()}
-        live = lost is None and self._tasks.live
-        return RelayHealth(live, not problems, problems, self._detail(), self._vitals.ages())
+        return problems
 
     async def __aenter__(self) -> Relay:
         """Waits for the first lanes; in trouble ``START_S`` at most: then it goes on starting by itself, not ready."""
@@ -286,6 +287,7 @@ class Relay:
             "passing": self._passing,
             "lanes": len(engine.ownership.lanes),
             "ages": self._vitals.ages(),
+            "problems": self._problems(),
             "paused": engine.destinations.snapshot(),
             "paused_by_people": engine.pauses.now.snapshot(),
         }

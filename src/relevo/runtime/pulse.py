@@ -27,10 +27,11 @@ class Pulse:
         if name in self._since:
             self._since[name] = now
 
-    def begin(self, name: str) -> None:
-        """There is something to do for ``name``, from now on if there was not before."""
-        if name not in self._since:
-            self._since[name] = self._seconds()
+    def begin(self, *names: str) -> None:
+        """There is something to do for each of ``names``, from now on if there was not before."""
+        for name in names:
+            if name not in self._since:
+                self._since[name] = self._seconds()
 
     def rest(self, name: str) -> None:
         """There is nothing to do for ``name``."""

@@ -25,6 +25,11 @@ class Process(NamedTuple):
     detail: Mapping[str, Any]
     age_s: float
 
+    @property
+    def health(self) -> dict[str, Any]:
+        """``problems`` and ``ages``, as its readiness had them when it last renewed this row."""
+        return {name: dict(self.detail.get(name) or {}) for name in ("problems", "ages")}
+
 
 def register(
     process_id: UUID,
