@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,15 +34,17 @@ QUICK = RelaySettings(lease_s=LEASE_S, send_timeout_s=0.4, poll_max_s=0.2)
 
 
 @asynccontextmanager
-async def _relay(path: Path) -> AsyncIterator[tuple[Relay, Callable[[], None]]]:
+async def _relay(path: Path) -> AsyncIterator[tuple[Relay, Callable[[], Awaitable[None]]]]:
     """A relay on SQLite and the embedded broker, and how to append one message."""
     store = sqlite_store(path / "app.db")
     settings = Settings(
         database=DatabaseSettings(url=store.url), broker=BrokerSettings(url=f"embedded:{path}/b.db"), relay=QUICK
     )
 
-    def append() -> None:
-        store.do("insert into relevo_add (topic, type, payload) values ('shop', 'shop.sold', '{}')")
+    async def append() -> None:
+        await asyncio.to_thread(
+            store.do, "insert into relevo_add (topic, type, payload) values ('shop', 'shop.sold', '{}')"
+        )
 
     async with Relay(settings) as relay:
         await eventually(lambda: relay.health().ready, what="the relay is ready")
@@ -59,7 +61,7 @@ async def test_an_idle_relay_is_ready_and_says_what_it_does_not_know(tmp_path: P
         assert set(ages) == {vital.name for vital in vitals_of(QUICK)} == {"renewal", "poll", "publish", "settle"}
         assert ages["publish"]["age_s"] is None and ages["publish"]["waiting_s"] is None
         assert ages["renewal"]["age_s"] is not None and ages["renewal"]["limit_s"] == LEASE_S
-        append()
+        await append()
         await eventually(lambda: relay.health().ages["settle"]["age_s"] is not None, what="it is published and settled")
         await eventually(lambda: relay.health().ages["publish"]["waiting_s"] is None, what="nothing is left to publish")
         begun = asyncio.get_running_loop().time()
@@ -86,7 +88,7 @@ async def test_what_hangs_without_an_error_is_not_ready_by_name(
     """No error is raised and nothing succeeds: the probe gets 503, with the kind of work, its age and its limit."""
     async with _relay(tmp_path) as (relay, append), HealthServer("127.0.0.1", 0, relay.health) as server:
         hang(relay)
-        append()
+        await append()
         await eventually(
             lambda: f"success of {name}" in relay.health().problems, what=f"{name} had no success for too long"
         )
@@ -116,14 +118,16 @@ async def test_a_broker_that_never_confirms_is_not_ready(tmp_path: Path) -> None
             return dict.fromkeys(range(len(messages)), Unconfirmed("no answer"))
 
         engine.publisher.publish = unconfirmed  # type: ignore[method-assign]
-        append()
+        await append()
         await eventually(lambda: "success of publish" in relay.health().problems, what="publishing never succeeds")
         engine.publisher.publish = publish  # type: ignore[method-assign]
         await eventually(lambda: relay.health().ready, what="it is ready again by itself")
 
 
 @asynccontextmanager
-async def _consumer(path: Path, consumer: Consumer) -> AsyncIterator[tuple[ConsumerRunner, Callable[[], None], Store]]:
+async def _consumer(
+    path: Path, consumer: Consumer
+) -> AsyncIterator[tuple[ConsumerRunner, Callable[[], Awaitable[None]], Store]]:
     """A consumer with a lease of 1.2 s, a relay beside it, and how to append one message."""
     store = sqlite_store(path / "app.db")
     settings = Settings(
@@ -133,14 +137,16 @@ async def _consumer(path: Path, consumer: Consumer) -> AsyncIterator[tuple[Consu
         consumer=ConsumerSettings(lease_s=LEASE_S, stop_timeout_s=2.0),
     )
 
-    def append() -> None:
-        store.do("insert into relevo_add (topic, type, payload) values ('shop', 'shop.sold', '{}')")
+    async def append() -> None:
+        await asyncio.to_thread(
+            store.do, "insert into relevo_add (topic, type, payload) values ('shop', 'shop.sold', '{}')"
+        )
 
     runner, stop = ConsumerRunner(consumer, settings), asyncio.Event()
     async with Relay(settings):
         running = asyncio.create_task(runner.run(stop))
         try:
-            append()  # the topic is there from now on
+            await append()  # the topic is there from now on
             await eventually(lambda: runner.health().ready, what="the consumer is ready")
             yield runner, append, store
         finally:
@@ -195,7 +201,7 @@ async def test_a_consumer_that_hangs_without_an_error_is_not_ready_by_name(
 ) -> None:
     async with _consumer(tmp_path, _declared()) as (runner, append, _store):
         hang(_parts(runner))
-        append()
+        await append()
         problem = f"billing/success of {name}"
         await eventually(lambda: problem in runner.health().problems, what=f"{name} had no success for too long")
         health = runner.health()
