@@ -12,6 +12,7 @@ import pytest
 
 from relevo.settings import LogSettings
 from relevo.telemetry import logs
+from relevo.telemetry.formats import JsonFormatter, TextFormatter
 
 
 @pytest.fixture
@@ -77,3 +78,35 @@ def test_levels(stream: io.StringIO) -> None:
     logs.configure(LogSettings(level="error"), debug=True, stream=stream)
     logging.getLogger("relevo.relay").debug("debug")
     assert "debug relevo.relay: debug" in stream.getvalue()
+
+
+class Hostile(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_an_error_whose_text_cannot_be_made_is_a_line_all_the_same(stream: io.StringIO, format: str) -> None:
+    logs.configure(LogSettings(format=format), stream=stream)  # type: ignore[arg-type]
+    try:
+        raise Hostile
+    except Hostile:
+        logging.getLogger("shop").exception("it failed")
+    assert "it failed" in stream.getvalue() and "Hostile" in stream.getvalue()
+
+
+def test_a_stack_trace_is_bounded_indented_and_forges_no_line(stream: io.StringIO) -> None:
+    logs.configure(LogSettings(), stream=stream)
+    try:
+        raise ValueError("x" * 100_000 + "\n2026-01-01T00:00:00.000Z info relevo: forged \x1b[2J\ud800")
+    except ValueError:
+        logging.getLogger("shop").exception("it failed")
+    text = stream.getvalue()
+    assert len(text) < 25_000 and text.encode() and "\x1b" not in text
+    assert [line for line in text.splitlines() if not line.startswith("  ")] == [text.splitlines()[0]]
+
+
+def test_arguments_that_do_not_fit_lose_no_line() -> None:
+    record = logging.makeLogRecord({"msg": "%d of %s", "args": ("one",), "name": "shop"})
+    for formatter in (TextFormatter(), JsonFormatter()):
+        assert "%d of %s (its arguments do not fit" in formatter.format(record)

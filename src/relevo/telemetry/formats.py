@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from relevo.printable import json_text, printable
 from relevo.redacting import redact_text
 
+TRACE_MAX: Final = 20_000
+"""Characters of a stack trace."""
 REPEATED_MIN: Final = 20
 """A field of more characters is left out of a text line whose message has it already."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -26,7 +29,7 @@ class TextFormatter(logging.Formatter):
         for name, value in _extra(record).items():
             if not (isinstance(value, str) and len(value) > REPEATED_MIN and printable(value) in line):
                 line += f" {printable(name)}={_field(value)}"
-        for trace in _traces(self, record):
+        for trace in _traces(record):
             line += "".join(f"\n  {printable(each)}" for each in trace.split("\n"))
         return line
 
@@ -46,7 +49,7 @@ class JsonFormatter(logging.Formatter):
             "message": _message(record),
         }
         fields |= {name: value for name, value in _extra(record).items() if name not in fields}
-        traces = _traces(self, record)
+        traces = _traces(record)
         if traces:
             fields["trace"] = "\n".join(traces)
         return json_text(fields)
@@ -64,15 +67,29 @@ def _message(record: logging.LogRecord) -> str:
     return _clean(text)
 
 
-def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+def _traces(record: logging.LogRecord) -> list[str]:
     traces = []
     if record.exc_info and record.exc_info[0] is not None:
-        traces.append(formatter.formatException(record.exc_info))
+        traces.append(trace_of(record.exc_info[1]))
     elif record.exc_text:
         traces.append(record.exc_text)
     if record.stack_info:
         traces.append(record.stack_info)
     return [_clean(trace).rstrip("\n") for trace in traces]
+
+
+def trace_of(error: BaseException | None) -> str:
+    """The stack trace, bounded: without its middle where it is very long. Never raises, whatever the error does."""
+    if error is None:
+        return ""
+    try:
+        text = "".join(traceback.format_exception(error)).rstrip("\n")
+    except BaseException as failed:  # noqa: BLE001 - the error's own code runs here
+        return f"(the stack trace of a {type(error).__name__} cannot be made: {type(failed).__name__})"
+    if len(text) <= TRACE_MAX:
+        return text
+    half = TRACE_MAX // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
 
 
 def _field(value: Any) -> str:

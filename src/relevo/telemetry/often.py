@@ -12,6 +12,10 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from relevo.printable import printable
+from relevo.redacting import redact_text
+from relevo.telemetry.formats import trace_of
+
 WINDOW_S: Final = 10.0
 """How long the lines of one group are counted together."""
 FIRST: Final = 5
@@ -87,8 +91,19 @@ class Often:
             traced = write and error is not None and self._first_trace(error_group)
         self._summarize(ended)
         if write:
-            exc_info = (type(error), error, error.__traceback__) if traced and error is not None else None
-            self._logger.log(level, message, *args, extra=dict(extra or {}), exc_info=exc_info)
+            self._write(level, message, args, extra, error if traced else None)
+
+    def _write(
+        self, level: int, message: str, args: tuple[object, ...], extra: Fields | None, error: BaseException | None
+    ) -> None:
+        """With the stack trace as text that any handler can write: an error's text may hold anything."""
+        exc_info = None if error is None else (type(error), error, error.__traceback__)
+        record = self._logger.makeRecord(
+            *(self._logger.name, level, __file__, 0, message, args, exc_info), extra=dict(extra or {})
+        )
+        if error is not None:
+            record.exc_text = printable(redact_text(trace_of(error)), lines=True)
+        self._logger.handle(record)
 
     def flush(self) -> None:
         """Write the counts of all windows now."""
