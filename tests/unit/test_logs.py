@@ -95,13 +95,12 @@ def test_an_error_whose_text_cannot_be_made_is_a_line_all_the_same(stream: io.St
     assert "it failed" in stream.getvalue() and "Hostile" in stream.getvalue()
 
 
-def test_a_stack_trace_is_bounded_indented_and_forges_no_line(stream: io.StringIO) -> None:
-    logs.configure(LogSettings(), stream=stream)
+def test_a_stack_trace_is_bounded_indented_and_forges_no_line() -> None:
     try:
         raise ValueError("x" * 100_000 + "\n2026-01-01T00:00:00.000Z info relevo: forged \x1b[2J\ud800")
-    except ValueError:
-        logging.getLogger("shop").exception("it failed")
-    text = stream.getvalue()
+    except ValueError as error:
+        fields = {"msg": "it failed", "name": "shop", "exc_info": (type(error), error, error.__traceback__)}
+        text = TextFormatter().format(logging.makeLogRecord(fields))
     assert len(text) < 25_000 and text.encode() and "\x1b" not in text
     assert [line for line in text.splitlines() if not line.startswith("  ")] == [text.splitlines()[0]]
 
