@@ -147,7 +147,9 @@ def test_an_application_that_configures_logging_wins(relevo: Cli, configured: st
     _append(relevo, "shop.sold")
     text = _run(relevo, until=_parked)
     assert "MINE shop.billing imported" in text and "MINE relevo.consumer consumer billing: " in text
-    assert not any(line.startswith("20") for line in text.splitlines()) and text.count("MINE shop.billing imported") == 1
+    assert (
+        not any(line.startswith("20") for line in text.splitlines()) and text.count("MINE shop.billing imported") == 1
+    )
 
 
 def test_text_of_strangers_is_escaped_in_logs_and_commands(relevo: Cli) -> None:

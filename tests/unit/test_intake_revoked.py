@@ -12,6 +12,7 @@ from relevo.consumer.intake import Intake
 from relevo.ids import uuid7
 from relevo.message import Message
 from relevo.ports.broker import Delivery
+from relevo.runtime.pulse import Pulse
 from relevo.storage.holding import KeyId
 
 
@@ -66,6 +67,7 @@ async def test_what_was_not_written_down_when_its_shard_went_does_not_run() -> N
         key_of=lambda message, handler: KeyId("consumer", "books", "x", b"k"),
         interrupt=SimpleNamespace(stopping=False, stir=lambda: None),
         database=SimpleNamespace(reason=None, up=up),
+        pulse=Pulse(),
         drain_wanted=asyncio.Event(),
     )
     intake = Intake(shared, subscription, in_flight_max=10, batch_max=10)  # type: ignore[arg-type]

@@ -29,7 +29,10 @@ def _worth_saying(record: logging.LogRecord) -> bool:
     if now - _said.get(kind, -SAID_AGAIN_AFTER_S) < SAID_AGAIN_AFTER_S:
         return False
     _said[kind] = now
-    return True
+    if record.levelno > logging.WARNING:  # what follows from it, and how bad that is, Relevo says in its own words
+        record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
+    record.msg, record.args = "the Kafka client says: %s", (record.getMessage(),)
+    return log.isEnabledFor(logging.WARNING)
 
 
 log.addFilter(_worth_saying)
