@@ -27,6 +27,7 @@ from relevo.runtime.classify import classify
 from relevo.settings import ConsumerSettings
 from relevo.storage import inboxing
 from relevo.storage.transactions import PipelineError, StateError, Transactions
+from relevo.total import name_of
 
 AT_ONCE = 3
 """Batches under way at once: one waits for the database while another one's handlers run. More would be smaller."""
@@ -162,11 +163,11 @@ class Batches:
     ) -> Sequence[Item]:
         """What of the batch is done nevertheless. The rest is told how it may run now."""
         shared, items = self._shared, [part.item for part in parts]
-        log.debug("consumer %s: a batch of %d is rolled back (%s)", shared.name, len(parts), type(error).__name__)
+        log.debug("consumer %s: a batch of %d is rolled back (%s)", shared.name, len(parts), name_of(type(error)))
         if self._sets_state(parts, progress, error):
             return ()
         self._size.failed(len(parts))
-        ended = progress.stage == "handler" or isinstance(error, MisuseError)
+        ended = progress.stage == "handler" or issubclass(type(error), MisuseError)
         if trace.xid is not None and ended and not progress.broken:
             await self._undo(parts, progress, trace.xid, group.pipelined)
         if group.pipelined:
@@ -236,7 +237,8 @@ class Batches:
         """What a pipeline cannot do is known from its error, and whose it was, unless the handler swallowed it. Other
         errors may be due to it too."""
         handlers = {part.item.handler for part in parts}
-        known = isinstance(error, PipelineError) or type(error).__name__ == "NotSupportedError"
+        kind = type(error)
+        known = issubclass(kind, PipelineError) or name_of(kind).rpartition(".")[2] == "NotSupportedError"
         if known and progress.job is not None:
             handlers = {part.item.handler for part in parts if part.event is progress.job.event} or handlers
         for handler in self._pipelines.failed(handlers, known=known):

@@ -85,6 +85,7 @@ def _place(trace: TracebackType | None, *, line: bool) -> str | None:
         file = code.co_filename
         if (
             "site-packages" not in file
+            and not file.endswith(".pyx")
             and module.partition(".")[0] not in _LIBRARIES
             and not file.startswith("<frozen")
         ):
