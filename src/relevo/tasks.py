@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from relevo.policy import Backoff
+from relevo.total import name_of, text_of_error
 
 T = TypeVar("T")
 
@@ -155,7 +156,5 @@ def _say(log: logging.Logger, what: str, task: asyncio.Task[Any]) -> None:
 
 
 def _text(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:500]}"
-    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error it belongs to
-        return type(error).__name__
+    name = name_of(type(error)).rpartition(".")[2]
+    return f"{name}: {text_of_error(error).partition(chr(10))[0][:500]}"

@@ -7,11 +7,13 @@ properties that raise, its class may lie about its name; a failure is booked all
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
 _NAME: Final = type.__dict__["__qualname__"].__get__
 _MODULE: Final = type.__dict__["__module__"].__get__
+_CONTEXT: Final = BaseException.__dict__["__context__"].__get__
 _CAUSE: Final = BaseException.__dict__["__cause__"].__get__
 
 
@@ -39,6 +41,16 @@ def cause_of(error: BaseException) -> BaseException | None:
     """What ``error`` was raised from."""
     found: BaseException | None = _CAUSE(error)
     return found
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """``error``, what it was raised from, and what was being handled when it was raised; each once."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = _CAUSE(current) or _CONTEXT(current)
 
 
 def text_of(value: object) -> str:

@@ -27,7 +27,7 @@ from relevo.runtime.classify import classify
 from relevo.settings import ConsumerSettings
 from relevo.storage import inboxing
 from relevo.storage.transactions import PipelineError, StateError, Transactions
-from relevo.total import name_of
+from relevo.total import chain_of, name_of
 
 AT_ONCE = 3
 """Batches under way at once: one waits for the database while another one's handlers run. More would be smaller."""
@@ -219,10 +219,7 @@ class Batches:
 
     def _sets_state(self, parts: Sequence[Part], progress: Progress, error: BaseException) -> bool:
         """Whether the batch ended because a handler set state of its transaction. It runs by itself from now on."""
-        causes: BaseException | None = error
-        while causes is not None and not isinstance(causes, StateError):
-            causes = causes.__cause__ or causes.__context__
-        if causes is None or progress.job is None:
+        if progress.job is None or not any(issubclass(type(each), StateError) for each in chain_of(error)):
             return False
         event = progress.job.event
         for handler in {part.item.handler for part in parts if part.event is event and part.item.handler is not None}:
