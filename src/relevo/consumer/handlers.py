@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from relevo.storage.transactions.kinds import ACCEPTED, kind_of
 from relevo.total import attribute, text_of
 
 Function = Callable[..., Any]
+_PROMISES = Awaitable, Generator, AsyncGenerator, concurrent.futures.Future
 OnReplay = Literal["skip", "apply"]
 
 
@@ -89,6 +91,7 @@ def read(
     if not positional or len(required) > 2 or any(p.kind is p.KEYWORD_ONLY for p in required):
         raise ConfigError(f"{where} must take (event) or (event, tx), and takes {inspect.signature(target)}")
     is_async = inspect.iscoroutinefunction(target)
+    _refuse_promise(target, where, is_async)
     wants_tx = len(positional) >= 2 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "tx")
     kind = _kind(target, positional[1], where, is_async) if wants_tx else None
     if outward is None:
@@ -96,6 +99,18 @@ def read(
     return Handler(
         *(target, selector, data_type, policy, on_replay, is_async, wants_tx, kind, durable), outward, takes_many
     )
+
+
+def _refuse_promise(function: Function, where: str, is_async: bool) -> None:
+    """What a handler is declared to return must not be work that nothing would run."""
+    try:
+        returned = typing.get_type_hints(function).get("return")
+    except Exception:  # noqa: BLE001 - names imported for type checking only; what comes back is looked at then
+        return
+    origin = typing.get_origin(returned) or returned
+    if isinstance(origin, type) and issubclass(origin, _PROMISES):
+        hint = "await it in the handler" if is_async else "make the handler an `async def` and await it"
+        raise ConfigError(f"{where} is declared to return {origin.__name__}, which nothing would run: {hint}")
 
 
 def _kind(function: Function, parameter: inspect.Parameter, where: str, is_async: bool) -> Kind | None:

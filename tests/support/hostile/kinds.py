@@ -59,7 +59,6 @@ KINDS = {
     "sqlite3 async": Kind("sqlite", sqlite3.Connection, True),
     "Session on SQLite": Kind("sqlite", Session, False),
     "AsyncSession on SQLite": Kind("sqlite", AsyncSession, True),
-    "none on SQLite": Kind("sqlite", None, False),
 }
 
 
