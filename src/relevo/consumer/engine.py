@@ -166,7 +166,7 @@ class ConsumerEngine:
         broker = self._broker_trouble.text or (self._intake.problem if self._intake is not None else None)
         found = {"consumer": self._lost, "database": self._database.problem, "broker": broker}
         found["gate"] = self._resources.gate.problem
-        late = {f"success of {name}": why for name, why in self._vitals.problems().items()}
+        late = {} if found["database"] else {f"success of {it}": why for it, why in self._vitals.problems().items()}
         return {**self._tasks.problems, **{name: why for name, why in found.items() if why is not None}, **late}
 
     async def _check(self) -> None:

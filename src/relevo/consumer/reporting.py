@@ -64,9 +64,8 @@ class Reports:
             logging.ERROR,
             (self._consumer, "parked", kind),
             f"messages parked by consumer {self._consumer}, {kind}; see relevo parked list --group",
-            "consumer %s: %s is parked after %d failed attempts, and later messages of its key wait: %s%s. "
-            "Look at it: %s",
-            *(self._consumer, message.event_id, attempts, fields["reason"]),
+            "consumer %s: %s is parked%s, and later messages of its key wait: %s%s. Look at it: %s",
+            *(self._consumer, message.event_id, _after(attempts), fields["reason"]),
             *(". A dead letter was written" if letter else "", look),
             extra={**fields, "attempt": attempts, "dead_letter": letter, "command": look},
             error=self._raised.pop(message.event_id, None),
@@ -119,3 +118,7 @@ class Reports:
 
     def _of(self, message: Message) -> dict[str, Any]:
         return {"consumer": self._consumer, **of_message(message)}
+
+
+def _after(attempts: int) -> str:
+    return f" after {attempts} failed attempt{'' if attempts == 1 else 's'}" if attempts else ""

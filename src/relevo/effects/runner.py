@@ -119,7 +119,8 @@ class EffectRunner:
         if self._over is not None:
             problems["effects"] = self._over
         detail = {"effects": sorted(self.effects), "under_way": len(self._tasks), "stopping": self._stopping}
-        problems |= {f"success of {name}": why for name, why in self._vitals.problems().items()}
+        if "database" not in problems:
+            problems |= {f"success of {name}": why for name, why in self._vitals.problems().items()}
         live = self._over is None and self._tasks_beside.live
         return EffectsHealth(
             live=live,

@@ -206,8 +206,8 @@ class Relay:
             problems["database"] = database  # then its chores have the same
         else:
             problems |= {chore.name: problem for chore in self._beside if (problem := chore.problem) is not None}
-        if self._serving:
-            problems |= {f"success of {name}": why for name, why in self._vitals.problems().items()}
+            if self._serving:
+                problems |= {f"success of {name}": why for name, why in self._vitals.problems().items()}
         return problems
 
     async def __aenter__(self) -> Relay:
