@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 
 class Headers(dict[str, str]):
@@ -26,8 +26,6 @@ class Headers(dict[str, str]):
         return self
 
 
-NONE: Final = Headers()
-
-
 def headers_of(given: Mapping[str, str]) -> Headers:
-    return Headers(given) if given else NONE
+    """A copy of its own for each event, also where there are none."""
+    return Headers(given)
