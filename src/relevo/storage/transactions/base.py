@@ -234,13 +234,3 @@ async def finished(work: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
-
-
-def refuse(*_: object, **__: object) -> Any:
-    """Stands in for ``commit``, ``rollback`` and ``close`` while a handler runs."""
-    raise MisuseError(MISUSE)
-
-
-async def arefuse(*_: object, **__: object) -> Any:
-    """``refuse`` where the method is awaited."""
-    raise MisuseError(MISUSE)

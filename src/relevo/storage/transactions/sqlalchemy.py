@@ -16,7 +16,7 @@ from relevo.errors import MisuseError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles.sqlalchemy import ConnectionHandle
-from relevo.storage.transactions.base import MISUSE, arefuse, refuse
+from relevo.storage.transactions.base import MISUSE
 from relevo.storage.transactions.sessions import ENDING, begin_on, close, commit, flush, opened, prove_on, undo
 from relevo.storage.transactions.severing import OnEngine, disposed
 from relevo.storage.transactions.status import still_open
@@ -84,7 +84,7 @@ class _Guard:
     @property
     def misused(self) -> bool:
         """Whether the handler tried to end the transaction. (What a failed flush rolls back is its own error.)"""
-        return self._watch.ended
+        return self._watch.ended or self._connection.closed
 
     def watch(self, session: Any) -> None:
         """Of a session that was not used yet no event comes: its methods refuse too."""
@@ -92,7 +92,8 @@ class _Guard:
         inner = getattr(session, "sync_session", None)
         self._begun = (inner or session).get_transaction()
         for name in ENDING:
-            setattr(session, name, arefuse if inner is not None and name != "begin" else refuse)
+            awaited = inner is not None and name != "begin"
+            setattr(session, name, self._watch.arefuse if awaited else self._watch.refuse)
 
     def let_go(self) -> None:
         """The handler is done with its session."""
@@ -123,8 +124,7 @@ class _Guard:
             self._connection.exec_driver_sql("select 1")  # an aborted transaction raises here, and not at the commit
 
     def _on_commit(self, _: Connection) -> None:
-        self._watch.ended = True
-        raise MisuseError(MISUSE)
+        self._watch.refuse()
 
     def _on_rollback(self, _: Connection) -> None:
         self._watch.rolled_back = True

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from relevo.errors import MisuseError
-from relevo.storage.transactions.base import MISUSE, StateError, arefuse, refuse
+from relevo.storage.transactions.base import MISUSE, StateError
 from relevo.storage.transactions.statements import Does, what_it_does
 
 METHODS = ("commit", "rollback", "close")
@@ -52,8 +52,17 @@ class Watch:
             self.sets = True
             raise StateError
 
+    def refuse(self, *_: object, **__: object) -> Any:
+        """Stands in for a method that would end the transaction."""
+        self.ended = True
+        raise MisuseError(MISUSE)
+
+    async def arefuse(self, *_: object, **__: object) -> Any:
+        """``refuse`` where the method is awaited."""
+        self.refuse()
+
     def check(self) -> None:
-        """Raise what ``look`` raised, also where the handler caught it."""
+        """Raise what was raised before, also where the handler caught it."""
         if self.ended or self.rolled_back:
             raise MisuseError(MISUSE)
         if self.sets:
@@ -89,7 +98,7 @@ class PsycopgWatch:
         connection, look = self._connection, self.watch.look
         own, prepared = vars(connection), connection._prepared
         kind: Any = type(connection)
-        replacement = arefuse if _is_async(kind) else refuse
+        replacement = self.watch.arefuse if _is_async(kind) else self.watch.refuse
         for name in self._methods:
             own[name] = replacement
         get, execute = prepared.get, connection._exec_command
@@ -192,18 +201,13 @@ def _watched(base: Any) -> type:
             return await base._get_statement(self, query, *arguments, **options)
 
         async def close(self, *, timeout: float | None = None) -> None:
-            _refuse(_watches[id(self)])
+            _watches[id(self)].refuse()
 
         async def reset(self, *, timeout: float | None = None) -> None:
-            _refuse(_watches[id(self)])
+            _watches[id(self)].refuse()
 
     Watched.__name__, Watched.__qualname__, Watched.__module__ = base.__name__, base.__qualname__, base.__module__
     return Watched
-
-
-def _refuse(watch: Watch) -> None:
-    watch.ended = True
-    raise MisuseError(MISUSE)
 
 
 class SqliteWatch:
