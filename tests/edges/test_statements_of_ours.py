@@ -92,8 +92,8 @@ def hostile(connection: Any) -> None:
 
 
 async def hostile_codecs(connection: Any, count: int) -> None:
-    """What an application may do to its asyncpg connection. asyncpg asks the elements' codecs for arrays in any case, so
-    with several events those of bytes, numbers and text are left as they are."""
+    """What an application may do to its asyncpg connection. asyncpg asks the elements' codecs for arrays in any case,
+    so with several events those of bytes, numbers and text are left as they are."""
     plain = ("text", "bytea", "int4", "int8") if count == 1 else ()
     for name in ("jsonb", "json", "uuid", "timestamptz", *plain):
         await connection.set_type_codec(

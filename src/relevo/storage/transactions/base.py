@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
-from relevo.errors import ConfigError, MisuseError, RelevoError
+from relevo.errors import ConfigError, RelevoError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 
