@@ -87,7 +87,8 @@ class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
 class EffectsSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Processes that perform effects. Durations in seconds. A lease is the effect's own time-out and ``grace_s``.
-    ``at_once``: acts under way in one process. ``poll_s``: how often another process's effects are looked for."""
+    ``at_once``: acts of one effect under way in one process. ``poll_s``: how often another process's effects are looked
+    for."""
 
     grace_s: float = 5.0
     at_once: int = 8

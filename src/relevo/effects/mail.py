@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import smtplib
+import socket
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from email.policy import SMTP
 from email.utils import formatdate, getaddresses, parseaddr
 from typing import Any, Final, Literal
 
+from relevo.effects.deadline import Deadline
 from relevo.effects.declaring import EFFECTS, Effect, EffectRequest, Registry, Verify
 from relevo.effects.trust import refused, trusting
 from relevo.effects.verdicts import EffectRefused, NotDone
@@ -23,6 +25,8 @@ from relevo.runtime.texts import clean
 _WIRE: Final = SMTP.clone(cte_type="7bit")
 """CRLF, and nothing that a server without 8BITMIME could not take."""
 
+ANSWER_BYTES_MAX: Final = 100_000
+"""Of one answer of a server."""
 Render = Callable[[EffectRequest], EmailMessage]
 
 
@@ -87,7 +91,8 @@ class _Send:
     def __call__(self, request: EffectRequest) -> Any:
         message, recipients = self._message(request)
         with contextlib.ExitStack() as stack:
-            smtp = self._connect()
+            deadline = stack.enter_context(Deadline(self._timeout_s))
+            smtp = self._connect(deadline)
             stack.callback(smtp.close)
             self._envelope(smtp, recipients)
             # From here on an error that is not an answer of the server's leaves the outcome unknown.
@@ -95,6 +100,10 @@ class _Send:
                 code, said = smtp.data(message.as_bytes(policy=_WIRE))
             except smtplib.SMTPDataError as error:  # the command itself was refused
                 raise _refusal("DATA", error.smtp_code, _bytes(error.smtp_error)) from None
+            except (OSError, smtplib.SMTPException) as error:
+                if deadline.over:
+                    raise TimeoutError(f"no answer to the content within {self._timeout_s:g} s") from error
+                raise
             if code != 250:
                 raise _refusal("DATA", code, said)
             with contextlib.suppress(smtplib.SMTPException, OSError):
@@ -119,15 +128,11 @@ class _Send:
             raise EffectRefused(f"the mail cannot be made: {type(error).__name__}: {error}") from error
         return message, recipients
 
-    def _connect(self) -> smtplib.SMTP:
+    def _connect(self, deadline: Deadline) -> smtplib.SMTP:
         server = self._server
         try:
-            if server.security == "tls":
-                smtp: smtplib.SMTP = smtplib.SMTP_SSL(
-                    server.host, server.port, timeout=self._timeout_s, context=trusting(server.ca_file)
-                )
-            else:
-                smtp = smtplib.SMTP(server.host, server.port, timeout=self._timeout_s)
+            tls = trusting(server.ca_file) if server.security == "tls" else None
+            smtp = _Session(server.host, server.port, deadline, tls)
             if server.security == "starttls":
                 smtp.starttls(context=trusting(server.ca_file))
             if server.user is not None:
@@ -155,6 +160,52 @@ class _Send:
                     raise _refusal(f"RCPT TO {recipient}", code, said)
         except (OSError, smtplib.SMTPException) as error:
             raise NotDone(f"the SMTP session broke before the content ({type(error).__name__})") from None
+
+
+class _Session(smtplib.SMTP):
+    """One that ends with its deadline, and whose server cannot fill the memory with an answer. ``tls``: from the
+    beginning."""
+
+    def __init__(self, host: str, port: int, deadline: Deadline, tls: ssl.SSLContext | None) -> None:
+        self._deadline = deadline
+        self._tls = tls
+        super().__init__(host, port, timeout=deadline.left_s())
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        plain = self._deadline.connect(host, port)
+        return plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=host)
+
+    def getreply(self) -> tuple[int, bytes]:
+        if self.file is None:
+            assert self.sock is not None
+            self.file = _Bounded(self.sock.makefile("rb"))
+        self.file.begin()
+        return super().getreply()
+
+
+class _Bounded:
+    """What a server says. Raises ``smtplib.SMTPServerDisconnected`` within an answer of more than
+    ``ANSWER_BYTES_MAX``."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._read = 0
+
+    def begin(self) -> None:
+        """An answer begins."""
+        self._read = 0
+
+    def readline(self, size: int = -1) -> bytes:
+        line: bytes = self._file.readline(size)
+        self._read += len(line)
+        if self._read > ANSWER_BYTES_MAX:
+            raise smtplib.SMTPServerDisconnected(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+        if line and not line.endswith(b"\n"):  # smtplib would take it for an answer
+            raise smtplib.SMTPServerDisconnected("an answer was cut off, or has a line that is too long")
+        return line
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _refusal(what: str, code: int, said: bytes) -> Exception:

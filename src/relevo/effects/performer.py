@@ -52,6 +52,10 @@ class _Outcome:
     asked: int = 0
 
 
+SLACK_S: Final = 0.25
+"""How long an act in a thread may take beyond its time-out before it is said that it still runs."""
+
+
 class Performer:
     """Performs effects of one declaration. ``clock``: seconds that also count a suspend."""
 
@@ -119,7 +123,8 @@ class Performer:
         if effect.is_async:
             return done_with(await within(effect.timeout_s, effect.function(request)))
         acting = in_thread(lambda: effect.function(request))
-        await asyncio.wait({acting}, timeout=effect.timeout_s)
+        # Ready-made acts end by themselves when their time is over: a moment more, and the lease has room for it.
+        await asyncio.wait({acting}, timeout=effect.timeout_s + min(SLACK_S, (self._lease_s - effect.timeout_s) / 4))
         text = f"no answer within {effect.timeout_s:g} s, and it still runs"
         said = acting.done()
         while not acting.done():

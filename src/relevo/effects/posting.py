@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from relevo.effects.addresses import resolve
+from relevo.effects.deadline import Deadline
 from relevo.effects.trust import refused, trusting
 from relevo.effects.verdicts import EffectRefused, NotDone
 from relevo.errors import ConfigError
@@ -53,12 +54,35 @@ def post(
     allow_private: bool,
     ca_file: str | None = None,
 ) -> Answer:
-    """POST ``body``. Raises ``NotDone`` while nothing was sent, ``EffectRefused`` for an address that may not be
-    reached and a certificate that is not accepted, and whatever ``http.client`` raises once something was sent: then
-    the outcome is unknown."""
+    """POST ``body``, within ``timeout_s`` from the look-up of the name to the end of the answer. Raises ``NotDone``
+    while nothing was sent, ``EffectRefused`` for an address that may not be reached and a certificate that is not
+    accepted, and whatever ``http.client`` raises once something was sent, or ``TimeoutError``: then the outcome is
+    unknown."""
+    with Deadline(timeout_s) as deadline:
+        try:
+            return _post(url, headers, body, deadline, allow_private=allow_private, ca_file=ca_file)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if deadline.over:
+                raise TimeoutError(f"no whole answer within {timeout_s:g} s") from error
+            raise
+
+
+def _post(
+    url: SplitResult,
+    headers: Mapping[str, str],
+    body: bytes,
+    deadline: Deadline,
+    *,
+    allow_private: bool,
+    ca_file: str | None,
+) -> Answer:
     host = url.hostname or ""
     port = url.port or (443 if url.scheme == "https" else 80)
-    connection = _Pinned(host, port, resolve(host, port, allow_private=allow_private), url.scheme, timeout_s, ca_file)
+    try:
+        addresses = deadline.call(lambda: resolve(host, port, allow_private=allow_private))
+    except TimeoutError:
+        raise NotDone(f"the name {host} was not resolved in time") from None
+    connection = _Pinned(host, port, addresses, url.scheme, deadline, ca_file)
     try:
         try:
             connection.connect()
@@ -69,6 +93,7 @@ def post(
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
         connection.request("POST", target, body=body, headers=dict(headers))
         response = connection.getresponse()
+        deadline.left_s()  # http.client takes headers that are cut off for whole
         text = b""
         with contextlib.suppress(OSError, http.client.HTTPException):  # the status has decided
             text = response.read(ANSWER_BYTES_MAX)
@@ -82,9 +107,10 @@ class _Pinned(http.client.HTTPConnection):
     """Connects to the addresses that were checked; the name is used for ``Host``, SNI and the certificate only."""
 
     def __init__(
-        self, host: str, port: int, addresses: Sequence[str], scheme: str, timeout_s: float, ca_file: str | None
+        self, host: str, port: int, addresses: Sequence[str], scheme: str, deadline: Deadline, ca_file: str | None
     ) -> None:
-        super().__init__(host, port, timeout=timeout_s)
+        super().__init__(host, port)
+        self._deadline = deadline
         self._addresses = addresses
         self._tls = trusting(ca_file) if scheme == "https" else None
         self.default_port = 443 if self._tls else 80  # decides whether Host names the port
@@ -93,11 +119,12 @@ class _Pinned(http.client.HTTPConnection):
         failure: OSError | None = None
         for address in self._addresses:
             try:
-                plain = socket.create_connection((address, self.port), self.timeout)
+                plain = self._deadline.connect(address, self.port)
             except OSError as error:
                 failure = error
                 continue
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.sock = self._tls.wrap_socket(plain, server_hostname=self.host) if self._tls else plain
+            self.sock.settimeout(self._deadline.left_s())
             return
         raise failure or EffectRefused("the name has no address")

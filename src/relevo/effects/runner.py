@@ -1,4 +1,4 @@
-"""The effects of one process: claim what is due, a few at once, until told to stop."""
+"""The effects of one process: claim what is due, a few of each at once, until told to stop."""
 
 from __future__ import annotations
 
@@ -65,6 +65,8 @@ class EffectRunner:
         self._clock = clock
         self._holder: UUID = uuid7()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way: dict[str, set[asyncio.Task[None]]] = {name: set() for name in self.effects}
+        """By effect: one whose acts hang takes no slots of the others."""
         self._wake = signals.subscribe(CHANNEL)
         self._stopping = False
         self._patience = Patience("performing effects", log)
@@ -118,7 +120,12 @@ class EffectRunner:
             problems["database"] = self.problem
         if self._over is not None:
             problems["effects"] = self._over
-        detail = {"effects": sorted(self.effects), "under_way": len(self._tasks), "stopping": self._stopping}
+        detail = {
+            "effects": sorted(self.effects),
+            "under_way": len(self._tasks),
+            "under_way_by_effect": {name: len(tasks) for name, tasks in self._under_way.items() if tasks},
+            "stopping": self._stopping,
+        }
         if "database" not in problems:
             problems |= {f"success of {name}": why for name, why in self._vitals.problems().items()}
         live = self._over is None and self._tasks_beside.live
@@ -165,13 +172,14 @@ class EffectRunner:
         """Claim what is due. Whether to look again at once."""
         for name, key in await database.run(effecting.expire(list(self.effects))):
             log.warning("effect %s/%s: its performer was lost; the outcome is unknown", name, key)
-        claimed = 0
+        again = False
         for effect in self.effects.values():
-            free = self._settings.effects.at_once - len(self._tasks)
-            if free <= 0:
-                break
-            claimed += await self._claim(database, effect, free)
-        return claimed > 0 and len(self._tasks) < self._settings.effects.at_once
+            under_way = self._under_way[effect.name]
+            free = self._settings.effects.at_once - len(under_way)
+            if free > 0:
+                claimed = await self._claim(database, effect, free)
+                again = again or 0 < claimed < free
+        return again
 
     async def _claim(self, database: Database, effect: Effect, limit: int) -> int:
         grace_s = self._settings.effects.grace_s
@@ -183,11 +191,13 @@ class EffectRunner:
         for claim in claims:
             task = asyncio.create_task(performer.work(claim, act_before))
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            self._under_way[effect.name].add(task)
+            task.add_done_callback(partial(self._ended, effect.name))
         return len(claims)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._under_way[name].discard(task)
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("an effect was not settled; its lease runs out, and it is looked at again", exc_info=error)

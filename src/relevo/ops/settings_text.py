@@ -72,7 +72,7 @@ DESCRIPTIONS: Final = {
     "retention.batch": "Rows looked at by one transaction of a purge.",
     "retention.pause_s": "How long a purge rests between two transactions, in seconds.",
     "effects.grace_s": "A lease is the effect's time-out and this, in seconds; acts begin in its first half.",
-    "effects.at_once": "Acts under way at once in one process.",
+    "effects.at_once": "Acts of one effect under way at once in one process.",
     "effects.poll_s": "How often effects that other processes recorded are looked for, in seconds.",
     "health.host": "Where liveness and readiness are served.",
     "health.port": "Port of the health endpoint; 0 switches it off.",
