@@ -41,8 +41,11 @@ def turns(steps: Generator[int, int, bytes], at_most: int) -> tuple[int, bytes]:
     raise AssertionError(f"not done after {at_most} turns")
 
 
-def test_what_has_arrived_is_taken_in_at_one_turn(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_what_has_arrived_is_taken_in_at_one_turn(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = pair
+    monkeypatch.setattr(eager.time, "monotonic", lambda: 0.0)  # a stretch is over after TURN_S, and machines are busy
     theirs.sendall(b"x" * 999 + b".")
     assert turns(eagerly(reading(ours), ours.fileno(), READ, READY), 1) == (1, b"x" * 999 + b".")
 
