@@ -64,12 +64,12 @@ AT_ENDS = {
     *("duty.leave", "process.leave", "lanes.release", "lanes.acquire", "lanes.count", "log.load", "wal.leave"),
     *("destinations.forget", "inbox.identity", "inbox.read_only", "meta.read", "meta.system_id", "meta.moved"),
     *("moving.stands", "process.live", "process.forget_dead", "process.register", "relay_held.load", "relays.living"),
-    *("wal.names", "wal.position", "wal.server", "wal.slot", "mark.horizon"),
+    *("wal.names", "wal.position", "wal.server", "wal.slot"),
     *("groups.acquire", "groups.bury", "groups.create", "groups.create_topics", "groups.join", "groups.leave"),
     *("groups.place", "groups.release"),
 }
 """Executed when a process starts or stops, and seldom else."""
-BY_PAUSES = {"log.add_groups", "log.drop_groups", "log.page"}
+BY_PAUSES = {"log.add_groups", "log.drop_groups", "log.page", "mark.horizon"}
 """Executed when a destination is paused or resumed."""
 
 

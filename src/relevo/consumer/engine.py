@@ -127,7 +127,7 @@ class ConsumerEngine:
                 raise
             delay_s = self._patience.failed(RuntimeError("something it waited for was cancelled by other code"))
         except Exception as error:
-            if not self._began and is_mistake(error):
+            if not self._began and self._patience.ends(error):
                 raise
             delay_s = self._patience.failed(error)
         if self._stopped:
@@ -184,7 +184,7 @@ class ConsumerEngine:
                         await verify_same_database(source, self._resources.database, catalog)
                 return
             except Exception as error:
-                if not self._began and is_mistake(error):
+                if not self._began and self._patience.ends(error):
                     raise
                 self._database.down(reason_of(error), error)
                 while self._database.reason is not None and not self._interrupt.stopping:

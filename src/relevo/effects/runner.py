@@ -20,7 +20,7 @@ from relevo.errors import ConfigError
 from relevo.ids import uuid7
 from relevo.ports.database import Database
 from relevo.runtime.clock import boottime_s
-from relevo.runtime.patience import Patience, is_mistake, reason_of
+from relevo.runtime.patience import Patience, reason_of
 from relevo.runtime.pulse import Pulse
 from relevo.runtime.vitals import Vital, Vitals
 from relevo.settings import Settings
@@ -161,7 +161,7 @@ class EffectRunner:
                 raise
             delay_s = self._patience.failed(RuntimeError("something it waited for was cancelled by other code"))
         except Exception as error:
-            if not self.began and is_mistake(error):
+            if not self.began and self._patience.ends(error):
                 raise
             delay_s = self._patience.failed(error)
         if not stop.is_set():

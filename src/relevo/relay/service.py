@@ -16,7 +16,7 @@ from uuid import uuid4
 from relevo.bounds import answer_s
 from relevo.brokers import broker_for
 from relevo.clients import database_for
-from relevo.errors import UnreachableError
+from relevo.errors import ConfigError, UnreachableError
 from relevo.policy import Policy
 from relevo.ports.broker import KeptInOutbox, Publisher
 from relevo.ports.database import Database
@@ -142,7 +142,8 @@ class Relay:
             self._began = True
             return False
         if is_mistake(error):
-            return True
+            refused = isinstance(error, ConfigError) and error.sqlstate is not None  # it let us in a moment ago
+            return not (refused and self._reached) and self._patience.ends(error)
         return isinstance(error, UnreachableError) and not self._reached and not has_answered(error)
 
     async def _serve(self, stop: asyncio.Event, told: list[Callable[[], None]]) -> bool:

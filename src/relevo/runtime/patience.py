@@ -20,6 +20,8 @@ from relevo.runtime.trouble import Trouble
 AGAIN_S: Final = 30.0
 """The same kind of error is logged again after so long, with how often it came; then after twice as long, and so on."""
 AGAIN_MAX_S: Final = 600.0
+READ_ONLY_S: Final = 5.0
+"""So long a database may take no writes at the start of a process."""
 _THERE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 _OF_DATA = ("22", "23", "P0001")
 _OF_DATA_SQLITE = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
@@ -47,8 +49,19 @@ class Patience:
         self._backoff = backoff
         self._failures = 0
         self._loud = False
+        self._read_only_at: float | None = None
         self._said: dict[str, tuple[float, float, int]] = {}
         """By kind of error: when it may be logged again, after how long, and how often it came since."""
+
+    def ends(self, error: BaseException) -> bool:
+        """Whether ``error``, at the start, ends it: a mistake. A database that takes no writes may be one that is being
+        promoted: it is asked again for a while."""
+        if not isinstance(error, ReadOnlyError):
+            return is_mistake(error)
+        now = self._clock.seconds()
+        if self._read_only_at is None:
+            self._read_only_at = now
+        return now - self._read_only_at >= READ_ONLY_S
 
     def failed(self, error: BaseException) -> float:
         """It failed with ``error``; the seconds to wait before the next try."""

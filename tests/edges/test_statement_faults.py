@@ -1,0 +1,72 @@
+"""Every statement that a long-running process executes fails once, in every way a database can: it goes on by itself.
+
+``make test`` has each statement of each world once, with a fault that rotates; ``make soak`` has all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from relevo.catalog import _statements
+from tests.edges.statements import ELSEWHERE, WORLDS
+from tests.support.statement_faults import FAULTS, World, world_of
+
+
+@pytest.mark.parametrize("name", WORLDS)
+async def test_each_statement_once(
+    name: str, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = WORLDS[name]
+    quick = [fault for fault in FAULTS if fault not in ("never", "late")]
+    turn = cycle(quick[place:] + quick[:place] if (place := list(WORLDS).index(name)) else quick)
+    cases = [(statement, next(turn)) for statement in world.once]
+    cases += list(zip(world.slow, ("never", "late"), strict=False))
+    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker) as running:
+        failed = await play(running, cases, caplog)
+    assert not failed, failed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", WORLDS)
+async def test_each_statement_in_every_way(
+    name: str,
+    fault: str,
+    postgres_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = WORLDS[name]
+    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker) as running:
+        failed = await play(running, [(statement, fault) for statement in world.statements], caplog)
+    assert not failed, failed
+
+
+def test_every_statement_is_classified() -> None:
+    """A new statement is reached by a world, or it is said who else executes it."""
+    reached = {statement for world in WORLDS.values() for statement in world.statements}
+    assert not reached & ELSEWHERE.keys()
+    assert set(_statements("postgresql")) == reached | ELSEWHERE.keys()
+
+
+async def play(
+    world: World, cases: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+) -> dict[tuple[str, str], str]:
+    """Provoke one after the other; the ledger is even after each. What went wrong, by case."""
+    failed: dict[tuple[str, str], str] = {}
+    for case in cases:
+        caplog.clear()
+        caplog.set_level(logging.INFO)
+        try:
+            await world.provoke(*case)
+            await world.settle(f"{case} is over")
+        except AssertionError as error:
+            failed[case] = str(error)[:500]
+            if len(failed) > 5:
+                break
+    return failed
