@@ -16,7 +16,7 @@ from uuid import uuid4
 from relevo.bounds import answer_s
 from relevo.brokers import broker_for
 from relevo.clients import database_for
-from relevo.errors import ConfigError, UnreachableError
+from relevo.errors import UnreachableError
 from relevo.policy import Policy
 from relevo.ports.broker import KeptInOutbox, Publisher
 from relevo.ports.database import Database
@@ -141,9 +141,8 @@ class Relay:
         if self._began or (self.engine is not None and self.engine.began):
             self._began = True
             return False
-        if is_mistake(error):
-            refused = isinstance(error, ConfigError) and error.sqlstate is not None  # it let us in a moment ago
-            return not (refused and self._reached) and self._patience.ends(error)
+        if is_mistake(error):  # but for a server that refuses us and let us in a moment ago
+            return not (self._reached and getattr(error, "sqlstate", None)) and self._patience.ends(error)
         return isinstance(error, UnreachableError) and not self._reached and not has_answered(error)
 
     async def _serve(self, stop: asyncio.Event, told: list[Callable[[], None]]) -> bool:
