@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import repeat
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from relevo.brokers.kafka.shard import Shard, shard_name
 from relevo.clients.confluent import confluent, make
 from relevo.errors import ConfigError, UnreachableError
 from relevo.ports.broker import Delivery
+from relevo.times import to_us
 
 TIMEOUT_S: Final = 10.0
 
@@ -80,7 +81,7 @@ class KafkaHistory:
                 if name in after:
                     start = max(low, after[name] + 1)
                 elif since is not None:
-                    wanted = partition_of(topic, number, int(since.astimezone(UTC).timestamp() * 1000))
+                    wanted = partition_of(topic, number, max(0, to_us(since) // 1000))
                     (place,) = self._consumer.offsets_for_times([wanted], timeout=TIMEOUT_S)
                     start = high if place.offset < 0 else max(low, place.offset)
                 if start < high:
