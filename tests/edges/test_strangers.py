@@ -44,7 +44,9 @@ from tests.support.waiting import eventually
 PATIENCE_S = 90.0
 EVERYTHING = Selection()
 MANY = 100_000
-BEFORE = datetime(1970, 1, 2, tzinfo=UTC)
+TOO_LONG = ("type-long", "content-3-parked")
+"""For AMQP, which has 255 bytes for a type and a content type: they stay parked, with words."""
+BEFORE = datetime(1970, 1, 1, tzinfo=UTC)
 BROKERS = ("embedded", "kafka", "rabbitmq", "postgres")
 
 
@@ -256,8 +258,11 @@ async def there_and_back(place: Place, count: int) -> None:
     finally:
         await publisher.aclose()
     try:
-        assert (done.messages, done.problems) == (count, [])
-        assert place.store.query("select count(*) from relevo_held_message") == [(0,)]
+        stay = len(TOO_LONG) if place.name == "rabbitmq" else 0
+        assert (done.messages, done.problem_count) == (count - stay, stay), done.problems
+        assert all("cannot_be_encoded" in problem for problem in done.problems)
+        assert place.store.query("select count(*) from relevo_held_message") == [(stay,)]
+        count -= stay
         subscription = await place.broker.subscribe(reader_of(letters, place.broker), [letters])
         try:
             waiting = await parked_back.waiting(subscription, wait_s=20)
@@ -269,7 +274,7 @@ async def there_and_back(place: Place, count: int) -> None:
         finally:
             await subscription.aclose()
         assert (back.queued, back.strange, back.left.messages) == (count, 0, 0)
-        assert place.store.query("select count(*) from relevo_held_message") == [(count,)]
+        assert place.store.query("select count(*) from relevo_held_message") == [(count + stay,)]
     finally:
         await database.aclose()
 
@@ -301,9 +306,9 @@ async def test_history_and_replay(place: Place) -> None:
         plan = await replays.plan(everything, "again")
         job = await replays.start(everything, plan, mode="again", why="all of it", actor="ann")
         report = await replays.run(job, asyncio.Event())
-    assert report.state in ("done", "failed")
+    assert report.state in ("done", "failed"), report
     early = {name for name in expected(sent, HANDLED) if name not in place.handled}
-    assert all(name.startswith(("time-", "kafka-time", "embedded-time", "postgres-time")) for name in early), early
+    assert all(name.startswith(("time-", "kafka-time", "embedded-time", "postgres-time")) for name in early), (report, early)
     assert "good-4" in place.handled
     await asyncio.to_thread(ran_status, place)
 

@@ -192,6 +192,9 @@ class RabbitPublisher:
             return topic
         if (rejected := too_large(message, self._options.message_bytes_max)) is not None:
             return rejected
+        # The type stands in the routing key as well, behind a slot.
+        if len(message.type.encode()) > SHORT_TEXT_MAX - 4 or len(message.content_type.encode()) > SHORT_TEXT_MAX:
+            return Rejected("cannot_be_encoded", f"its type or content type has more than {SHORT_TEXT_MAX} bytes")
         for name in message.headers:
             if len(name.encode()) > SHORT_TEXT_MAX:  # written by hand; an append through Relevo refuses it
                 return Rejected(
