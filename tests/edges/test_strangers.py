@@ -308,7 +308,10 @@ async def test_history_and_replay(place: Place) -> None:
         report = await replays.run(job, asyncio.Event())
     assert report.state in ("done", "failed"), report
     early = {name for name in expected(sent, HANDLED) if name not in place.handled}
-    assert all(name.startswith(("time-", "kafka-time", "embedded-time", "postgres-time")) for name in early), (report, early)
+    assert all(name.startswith(("time-", "kafka-time", "embedded-time", "postgres-time")) for name in early), (
+        report,
+        early,
+    )
     assert "good-4" in place.handled
     await asyncio.to_thread(ran_status, place)
 
