@@ -134,7 +134,12 @@ def name_in(payload: bytes | None) -> str | None:
     return found.get("n") if isinstance(found, dict) else None
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(f"strangers-{name}")) for name in BROKERS])
+def _broker(name: str) -> Any:
+    marks = [pytest.mark.xdist_group(f"strangers-{name}"), *([pytest.mark.soak] if name == "kafka" else [])]
+    return pytest.param(name, marks=marks)
+
+
+@pytest.fixture(params=[_broker(name) for name in BROKERS])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     name = str(request.param)
     topic = f"odd.{secrets.token_hex(4)}"
