@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from relevo.errors import ConfigError, LostOwnershipError, ReadOnlyError, SchemaError, UnreachableError
 from relevo.policy import PROBE_BACKOFF, Backoff
 from relevo.ports.database import Database, Dialect
+from relevo.runtime.closing import within
 from relevo.runtime.patience import Patience, reason_of, stays
 from relevo.runtime.trouble import Trouble
 from relevo.script import Script
@@ -19,6 +21,8 @@ from relevo.tasks import Kept, Tasks
 
 log = logging.getLogger("relevo.consumer")
 T = TypeVar("T")
+
+LOOK_S = 2.0
 
 ANSWER_S = 1.0
 """How long an answer to the smallest question may take."""
@@ -70,6 +74,13 @@ class Availability:
         """A transaction committed: the next outage is probed from the shortest delay again."""
         self._failures = 0
         self._relapsed.end()
+
+    async def look(self) -> None:
+        """Before a stop: an answer that does not come at once is an outage, and then nothing is waited for."""
+        if self._is_up.is_set():
+            probe = partial(self._database.run, inboxing.identity(), read_only=True)
+            if not await within(f"consumer {self._name}: a look at the database before leaving", probe, LOOK_S):
+                self.down("the database does not answer at the stop")
 
     def down(self, reason: str, error: BaseException | None = None) -> None:
         """Pause, and probe with capped, jittered backoff until it answers."""

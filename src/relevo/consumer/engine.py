@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from relevo.bounds import answer_s
+from relevo.bounds import CLEANUP_S, answer_s
 from relevo.catalog import Catalog
 from relevo.consumer.availability import Availability
 from relevo.consumer.batches import batches_of
@@ -32,6 +32,7 @@ from relevo.consumer.threads import HandlerThreads
 from relevo.ids import uuid7
 from relevo.ports.broker import Broker, Subscription
 from relevo.ports.database import Database
+from relevo.runtime.closing import MOMENT_S, stoppable, within
 from relevo.runtime.patience import Patience, is_mistake, reason_of
 from relevo.runtime.pulse import Pulse
 from relevo.runtime.trouble import Trouble
@@ -65,7 +66,7 @@ class ConsumerEngine:
         self._routes: Routes = consumer.routes()
         self._sources = sources_of(consumer, resources.settings.database)
         self._interrupt = Interrupt()
-        self._drain_wanted = asyncio.Event()
+        self._drain_wanted, self._stop = asyncio.Event(), asyncio.Event()
         on_change, idle_s = forgetting(self._sources.values()), self._settings.lease_s / 2
         self._database = Availability(resources.database, consumer.name, on_change, idle_timeout_s=idle_s)
         self._tasks = self._database.tasks
@@ -91,6 +92,7 @@ class ConsumerEngine:
     def stop(self) -> None:
         """Take nothing more; finish what runs, hand back the rest, leave. ``run`` returns when that is done."""
         self._stopped = True
+        self._stop.set()
         self._interrupt.stop()
         self._drain_wanted.set()
 
@@ -111,13 +113,14 @@ class ConsumerEngine:
             leave_name(self.consumer)
             await self._database.aclose()
             for source in set(self._sources.values()):
-                await source.aclose()
+                await within(f"consumer {self.consumer.name}: closing connections", source.aclose, CLEANUP_S)
 
     async def _live(self) -> bool:
         """From the checks to the end, whatever that is; whether to start anew."""
         try:
-            await self._check()
-            subscription = await self._subscribe()
+            subscription = await stoppable(
+                self._begin(), self._stop, begun=lambda: False, finish_s=0.0, leave_s=MOMENT_S
+            )
             if subscription is not None:
                 await self._work(subscription)
             return False
@@ -168,6 +171,10 @@ class ConsumerEngine:
         found["gate"] = self._resources.gate.problem
         late = {} if found["database"] else {f"success of {it}": why for it, why in self._vitals.problems().items()}
         return {**self._tasks.problems, **{name: why for name, why in found.items() if why is not None}, **late}
+
+    async def _begin(self) -> Subscription | None:
+        await self._check()
+        return await self._subscribe()
 
     async def _check(self) -> None:
         """Tables there? And in the same database as the handlers' transactions? An outage is waited out."""
@@ -247,6 +254,8 @@ class ConsumerEngine:
             self._interrupt.stop()
             self._drain_wanted.set()
             timeout_s = 0.0 if cut_short else self._settings.stop_timeout_s
+            if not cut_short:
+                await shared.database.look()
             await let_go(shared, *beside, 0.0 if cut_short else timeout_s / 4)
             await leave(
                 shared,

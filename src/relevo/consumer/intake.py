@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from relevo.bounds import CLEANUP_S
 from relevo.consumer.batches import Batches
 from relevo.consumer.keys import KeyQueues
 from relevo.consumer.messages import Item, Messages
@@ -90,7 +91,11 @@ class Intake:
             await asyncio.wait([joined], timeout=min(0.1, max(0.0, end - loop.time())))
         joined.cancel()
         left = [item.delivery for item in self._items]
-        await self._queues.cancel()
+        cancelling = asyncio.ensure_future(self._queues.cancel())
+        await asyncio.wait([cancelling], timeout=CLEANUP_S)
+        if not cancelling.done():  # they wait for connections that do not answer
+            self._shared.runs.abandon()
+            await asyncio.wait([cancelling], timeout=CLEANUP_S)
         self._items.clear()
         if left:
             log.warning("consumer %s: %d messages were cut short; they come again", self._shared.name, len(left))

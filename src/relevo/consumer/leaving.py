@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from relevo.consumer.intake import Intake
 from relevo.consumer.shared import Shared
 from relevo.ports.broker import Subscription
-from relevo.runtime.patience import reason_of
+from relevo.runtime.closing import MOMENT_S, within
 from relevo.storage import processes
 from relevo.tasks import Kept
 
@@ -33,7 +32,8 @@ async def leave(
     timeout_s = stop_timeout_s * GIVE_BACK
     if not timeout_s:
         taking.cancel()
-    await asyncio.wait([taking], timeout=max(1.0, timeout_s))
+    end = asyncio.get_running_loop().time() + stop_timeout_s * (1 + GIVE_BACK) / 2
+    await asyncio.wait([taking], timeout=max(1.0, timeout_s / 4 if shared.database.reason is None else 0.0))
     taking.cancel()
     await intake.finish(timeout_s)
     if shared.database.reason is not None or not timeout_s:
@@ -41,12 +41,11 @@ async def leave(
     await asyncio.wait([draining.over], timeout=max(2.0, timeout_s))
     draining.cancel()
     beating.cancel()
-    await asyncio.wait([taking, draining.over, beating.over])
-    try:
-        async with contextlib.aclosing(subscription):
-            await subscription.flush()
-    except Exception as error:  # noqa: BLE001 - a stop is a stop: what the broker is not told comes again
-        log.warning("consumer %s: the broker was not told all: %s", shared.name, reason_of(error))
+    await asyncio.wait([taking, draining.over, beating.over], timeout=MOMENT_S)
+    what = f"consumer {shared.name}"  # a stop is a stop: what the broker is not told comes again
+    left_s = max(LEAVE_S, end - asyncio.get_running_loop().time())
+    await within(f"{what}: settling what was handled", subscription.flush, left_s / 2)
+    await within(f"{what}: leaving the broker", subscription.aclose, left_s / 2)
     try:
         async with asyncio.timeout(LEAVE_S):
             if shared.database.reason is None:

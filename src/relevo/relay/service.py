@@ -27,6 +27,7 @@ from relevo.relay.engine import RelayEngine
 from relevo.relay.partitions import refuse_without
 from relevo.relay.reading import reading
 from relevo.runtime.clock import SYSTEM, Clock
+from relevo.runtime.closing import stoppable, within
 from relevo.runtime.patience import Patience, has_answered, is_mistake, is_ours, reason_of
 from relevo.runtime.pulse import Pulse
 from relevo.runtime.trouble import Trouble
@@ -39,6 +40,8 @@ from relevo.tasks import Tasks
 
 log = logging.getLogger("relevo.relay")
 
+LEAVE_S: Final = 1.5
+"""For each thing that is given back at the end; what is not waits for its lease to run out."""
 PASSING: Final = (
     "broker.url leads to the tables of database.url: consumers read this outbox themselves, and nothing is moved. This "
     "relay puts scheduled messages into the outbox when they are due, and purges what every group has read"
@@ -113,7 +116,13 @@ class Relay:
     async def _live(self, stop: asyncio.Event, told: list[Callable[[], None]]) -> bool:
         """From connecting to the end, whatever that is; whether to start anew."""
         try:
-            moved = await self._serve(stop, told)
+            stop_s = self.settings.relay.stop_timeout_s
+            moved = await stoppable(
+                *(self._serve(stop, told), stop),
+                begun=lambda: self._serving,
+                finish_s=0.4 * stop_s,
+                leave_s=0.5 * stop_s,
+            )
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling() or stop.is_set():
@@ -126,7 +135,7 @@ class Relay:
         else:
             if moved:
                 log.info("the tables are read by another source now: this relay starts anew with it")
-            return moved
+            return bool(moved)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
                 await stop.wait()
@@ -177,11 +186,9 @@ class Relay:
 
     async def _leave(self, engine: RelayEngine) -> None:
         """Give lanes and duties back; where the database is away, they wait for the lease to run out."""
-        for leave in (engine.ownership.leave, lambda: engine.database.run(duties.leave(self.relay_id))):
-            try:
-                await asyncio.shield(leave())
-            except Exception as error:  # noqa: BLE001 - it ends all the same
-                log.warning("relay: what it has is left to expire with its lease: %s", reason_of(error))
+        bound_s = min(LEAVE_S, self.settings.relay.stop_timeout_s / 10)
+        await within("relay: giving the lanes back", engine.ownership.leave, bound_s)
+        await within("relay: giving its duties back", lambda: engine.database.run(duties.leave(self.relay_id)), bound_s)
 
     def _forgive(self) -> None:
         for chore in self._beside:
@@ -246,7 +253,7 @@ class Relay:
                 log.info(PASSING)
             engine = await self._engine(database, publisher)
             stack.callback(engine.wake.close)
-            stack.push_async_callback(engine.source.aclose)
+            stack.push_async_callback(within, "relay: closing its source", engine.source.aclose, LEAVE_S)
             yield engine
 
     async def _engine(self, database: Database, publisher: Publisher) -> RelayEngine:

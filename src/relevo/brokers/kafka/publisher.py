@@ -80,7 +80,7 @@ class KafkaPublisher:
             return
         self._closed = True
         if self._under_way:
-            await asyncio.wait(self._under_way, timeout=2 * self._send_timeout_s)
+            await asyncio.wait(self._under_way, timeout=self._send_timeout_s)
         if self._watcher is not None:
             self._watcher.cancel()
         await self._producers.aclose()

@@ -74,13 +74,14 @@ class Reader:
         self._commits: SimpleQueue[Sequence[Position]] = SimpleQueue()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stop = threading.Event()
+        self._ended = asyncio.Event()
         self._paused = False
         self._revoking = False
         self._full_since: float | None = None
         self._kafka = confluent()
         config = {**options.consumer(group), "on_commit": self._on_commit, "error_cb": self._on_error}
         self._consumer = make("Consumer", config)
-        self._thread = threading.Thread(target=self._work, name=f"relevo-kafka-{group}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"relevo-kafka-{group}", daemon=True)
 
     def let_go(self, messages: int, size: int) -> None:
         """The loop does not hold these any more."""
@@ -123,10 +124,18 @@ class Reader:
     async def close(self, timeout_s: float) -> bool:
         """Leave the group, after what ``revoked`` says is committed; false if that took too long."""
         self._stop.set()
-        await asyncio.to_thread(self._thread.join, timeout_s)
-        return not self._thread.is_alive()
+        with suppress(TimeoutError):  # no join in a thread: the process would wait for that at its end
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        return self._ended.is_set()
 
     # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._tell(self._ended.set)
 
     def _work(self) -> None:
         consumer = self._consumer
