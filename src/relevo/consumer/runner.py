@@ -61,11 +61,14 @@ class ConsumerRunner:
         self._stopped = False
         self._tasks = Tasks("consumers", log)
         self._performer: EffectRunner | None = None
+        self._performed = asyncio.Event()
+        """Set when effects are to stop: with the consumers, so that both keep the bound of a stop."""
         self._over: str | None = None
 
     def stop(self) -> None:
         """Take nothing more; finish what runs, hand back the rest, leave. Idempotent; call it on the loop."""
         self._stopped = True
+        self._performed.set()
         for engine in self._engines:
             engine.stop()
 
@@ -153,7 +156,7 @@ class ConsumerRunner:
         if not self._effects:
             yield
             return
-        stop = asyncio.Event()
+        stop = self._performed
         failed: list[Exception] = []
 
         async def perform() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from relevo import signals
-from relevo.bounds import answer_s
+from relevo.bounds import CLEANUP_S, answer_s
 from relevo.clients import database_for
 from relevo.effects.declaring import Effect
 from relevo.effects.performer import Performer
@@ -20,6 +20,7 @@ from relevo.errors import ConfigError
 from relevo.ids import uuid7
 from relevo.ports.database import Database
 from relevo.runtime.clock import boottime_s
+from relevo.runtime.closing import MOMENT_S, stoppable
 from relevo.runtime.patience import Patience, reason_of
 from relevo.runtime.pulse import Pulse
 from relevo.runtime.vitals import Vital, Vitals
@@ -88,8 +89,12 @@ class EffectRunner:
         )
         self._tasks_beside.keep("following a stop", partial(self._woken_by, stop), may_end=stop.is_set)
         try:
-            while not await self._turns(database, stop, on_ready):
-                pass
+            await stoppable(
+                *(self._all_turns(database, stop, on_ready), stop),
+                begun=lambda: self.began,
+                finish_s=CLEANUP_S,
+                leave_s=MOMENT_S,
+            )
             if self._tasks:
                 await asyncio.wait(self._tasks)
             self._over = "it was stopped"
@@ -136,6 +141,10 @@ class EffectRunner:
             detail={"performing": detail},
             ages=self._vitals.ages(),
         )
+
+    async def _all_turns(self, database: Database, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
+        while not await self._turns(database, stop, on_ready):
+            pass
 
     async def _turns(self, database: Database, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> bool:
         """Until ``stop``, or an error, which is waited out: then false. Mistakes found at the start are raised."""

@@ -147,7 +147,7 @@ class RabbitSubscription:
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(*lost()):
-                async with asyncio.timeout(RPC_TIMEOUT_S):
+                async with asyncio.timeout(RPC_TIMEOUT_S / 3):
                     await asyncio.gather(*[shard.channel.close() for shard in self._shards.values()])
                     await self._group.tell(leaving=True)
             self._shards.clear()
@@ -200,7 +200,8 @@ class RabbitSubscription:
 
     async def _work(self) -> None:
         """Have what is ours, until the connection breaks."""
-        await self._group.join(connection := self._connection)
+        async with asyncio.timeout(RPC_TIMEOUT_S):
+            await self._group.join(connection := self._connection)
         telling = asyncio.create_task(self._group.keep_telling())
         missing_at = self._loop.time() + MISSING_EVERY_S
         try:
@@ -271,7 +272,7 @@ class RabbitSubscription:
             self._drop(shard)
         async with asyncio.timeout(RPC_TIMEOUT_S):
             await asyncio.gather(*[shard.channel.close() for shard in shards])
-        await self._group.tell()
+            await self._group.tell()
 
     def _has(self, shard: Shard) -> bool:
         return self._shards.get(shard.name) is shard and not shard.leaving

@@ -1,0 +1,136 @@
+"""Peers that hang instead of dying: no answer, no end, no reset.
+
+Right is: noticed within a lease, not ready meanwhile, recovered as soon as the peer (or a new connection to it) works,
+nothing lost or doubled; and a stop keeps its bound in every state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import environment
+from tests.support.hanging import hanging
+from tests.support.hung import LEASE_S, NOTICED_S, SLACK_S, STOP_S, scene
+from tests.support.relays import postgres_store
+from tests.support.waiting import eventually, eventually_sync
+
+LINKS = ("relay database", "consumer database", "relay broker", "consumer broker")
+HOWS = ("open ones", "in a reply", "new ones too", "new ones half")
+BROKERS = ("embedded", "postgres", "rabbitmq")
+SHORT = {
+    ("embedded", "relay database", "open ones", "log"),
+    ("embedded", "consumer database", "in a reply", "log"),
+    ("postgres", "consumer broker", "open ones", "log"),
+    ("rabbitmq", "relay broker", "new ones too", "log"),
+    ("rabbitmq", "consumer broker", "open ones", "log"),
+}
+
+
+def _matrix() -> list[object]:
+    rows = []
+    for broker in BROKERS:
+        for link in LINKS:
+            if broker == "embedded" and link.endswith("broker"):
+                continue  # a file
+            for how in HOWS:
+                for source in ("log", "mark") if link == "relay database" and broker == "embedded" else ("log",):
+                    row = (broker, link, how, source)
+                    rows.append(pytest.param(*row, marks=() if row in SHORT else pytest.mark.soak))
+    return rows
+
+
+@pytest.mark.parametrize(("broker", "link", "how", "source"), _matrix())
+async def test_a_connection_that_hangs(
+    pg_database: str, rabbitmq_url: str, tmp_path: Path, broker: str, link: str, how: str, source: str
+) -> None:
+    where = rabbitmq_url if broker == "rabbitmq" else broker
+    async with scene(pg_database, tmp_path, broker=where, link=link, source=source) as stage:
+        stage.add(20)
+        await stage.handled("before")
+        proxy = stage.proxies[link]
+        if how == "in a reply":
+            proxy.hang_in(11)
+        else:
+            proxy.new = {"new ones too": "silent", "new ones half": "half"}.get(how, "work")  # type: ignore[assignment]
+            assert proxy.hang()
+        stage.add(20)
+        if how.startswith("new ones"):
+            patience_s = NOTICED_S if broker != "rabbitmq" else NOTICED_S + 3 * 10  # its heartbeat
+            await eventually(stage.look, what="it is not ready", timeout_s=patience_s, every_s=0.05)
+            proxy.new = "work"
+        await stage.handled("after")
+        await stage.even()
+        await eventually(lambda: stage.ready, what="it is ready again", timeout_s=60)
+        assert proxy.hung, "nothing was made to hang"
+
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ("relay", "consume", "effects")
+STATES = ("start", "silent", "work")
+"""All connections hang from the start; while it runs, new ones too; while it runs, and new ones work."""
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_sigterm_keeps_its_bound(pg_database: str, tmp_path: Path, command: str, state: str) -> None:
+    """Of the real process: exit code 0 within ``stop_timeout_s``, whatever its database does."""
+    store = postgres_store(pg_database)
+    with hanging(store.url) as proxy:
+        (tmp_path / "relevo.toml").write_text(
+            f'[database]\nurl = "{proxy.through(store.url)}"\n[broker]\nurl = "embedded:{tmp_path}/broker.db"\n'
+            "[broker.options]\nauto_create = true\n"
+            f"[relay]\nlease_s = {LEASE_S}\nsend_timeout_s = 1\nstop_timeout_s = {STOP_S}\n"
+            f"[consumer]\nlease_s = {LEASE_S}\nstop_timeout_s = {STOP_S}\n"
+        )
+        (tmp_path / "hungshop.py").write_text(
+            "from relevo import Consumer, Event, effect\nfrom tests.support.events import OrderPlaced\n\n"
+            "billing = Consumer('billing', ['shop.order'])\n\n"
+            "@billing.on(OrderPlaced)\ndef handle(event: Event[OrderPlaced]) -> None: ...\n\n"
+            "@effect('shop.mail', timeout_s=2)\ndef mail(request) -> None: ...\n"
+        )
+        arguments = {"relay": ["relay"], "consume": ["consume", "hungshop:billing"]}.get(
+            command, ["effects", "run", "hungshop:mail"]
+        )
+        if state == "start":
+            proxy.new = "silent"
+        log = tmp_path / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "relevo", *arguments],
+                cwd=tmp_path, env=environment({"PYTHONPATH": str(ROOT)}), stdout=out, stderr=out,
+            )  # fmt: skip
+        try:
+            if state == "start":
+                eventually_sync(lambda: proxy.accepted or process.poll() is not None, what="it connects")
+            else:
+                eventually_sync(lambda: "ready" in log.read_text() or process.poll() is not None, what="it is ready")
+                proxy.new = "silent" if state == "silent" else "work"
+                proxy.hang()
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(STOP_S + 30) == 0, log.read_text()
+            took_s = time.monotonic() - began
+            assert took_s < (SLACK_S if state == "start" else STOP_S + SLACK_S), (took_s, log.read_text())
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+async def test_a_peer_that_dies_while_the_process_is_frozen(pg_database: str, tmp_path: Path) -> None:
+    """The loop stands still meanwhile, as after SIGSTOP; afterwards all goes on by itself."""
+    async with scene(pg_database, tmp_path, broker="embedded", link="relay database") as stage:
+        stage.add(10)
+        await stage.handled("before")
+        stage.proxies["relay database"].hang()
+        stage.add(10)
+        time.sleep(1.5 * LEASE_S)
+        await asyncio.sleep(0)
+        await stage.even()
