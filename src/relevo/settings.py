@@ -53,7 +53,8 @@ class OutboxSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class RelaySettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The relay process. Durations in seconds. ``source`` "auto": what the tables are read by already; new tables are
-    read by "log" on PostgreSQL, by "mark" on SQLite."""
+    read by "log" on PostgreSQL, by "mark" on SQLite. A connection to PostgreSQL without an answer for ``lease_s`` less
+    the larger of ``send_timeout_s`` and a third of it (2 s at least; a quarter more until it is seen) is given up."""
 
     source: Literal["auto", "mark", "log", "wal"] = "auto"
     batch_max: int = 2000
@@ -71,7 +72,9 @@ class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     ``threads`` and ``connections_max``: transactions at once, of plain and ``async`` handlers; each has a connection.
     ``handler_idle_timeout_s``: PostgreSQL ends a handler's transaction that is idle so long: a frozen process then does
     not keep its locks. A handler that waits for other things for longer needs a larger one. Not set:
-    20 leases, at least 60 seconds, unless the server, the database or the role has a time-out of its own; 0: never."""
+    20 leases, at least 60 seconds, unless the server, the database or the role has a time-out of its own; 0: never.
+    A connection to PostgreSQL without an answer to one of Relevo's own statements for two thirds of ``lease_s`` (2 s at
+    least) is given up, a handler's too."""
 
     in_flight_max: int = 500
     connections_max: int = 10

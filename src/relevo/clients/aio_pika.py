@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,7 +17,9 @@ from relevo.clients.amqp_decoding import reading_anything
 from relevo.errors import ConfigError, MissingExtraError, UnreachableError
 
 HEARTBEAT_S: Final = 10
-"""A connection that is silent for about three times as long is given up, by either side."""
+"""The server gives up a connection that is silent for twice as long."""
+GRACE: Final = 1.2
+"""And this side one that is silent for so many times as long, within a lease: the server sends something in half."""
 CLOSE_TIMEOUT_S: Final = 3.0
 
 _letting_go: set[asyncio.Task[None]] = set()
@@ -83,7 +86,17 @@ async def connect(url: str, *, timeout_s: float, name: str) -> Any:
 
 async def _open(module: Any, url: str) -> Any:
     with reading_anything():
-        return await module.connect(url)
+        connection = _connection_class(module)(url)
+        await connection.connect()
+        return connection
+
+
+@functools.cache
+def _connection_class(module: Any) -> Any:
+    class Connection(module.Connection):  # type: ignore[misc]
+        HEARTBEAT_GRACE_MULTIPLIER = GRACE
+
+    return Connection
 
 
 def let_go(connection: Any) -> None:
