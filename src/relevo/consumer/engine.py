@@ -118,9 +118,7 @@ class ConsumerEngine:
     async def _live(self) -> bool:
         """From the checks to the end, whatever that is; whether to start anew."""
         try:
-            subscription = await stoppable(
-                self._begin(), self._stop, begun=lambda: False, finish_s=0.0, leave_s=MOMENT_S
-            )
+            subscription = await stoppable(self._begin(), self._stop, lambda: False, 0.0, MOMENT_S)
             if subscription is not None:
                 await self._work(subscription)
             return False
@@ -244,26 +242,19 @@ class ConsumerEngine:
         self._began = True
         self._patience.worked()
         self.started.set()
-        cut_short = False
+        timeout_s = self._settings.stop_timeout_s
         try:
             await asyncio.wait([taking])
         except asyncio.CancelledError:
-            cut_short = True
+            timeout_s = 0.0
             raise
         finally:
             self._interrupt.stop()
             self._drain_wanted.set()
-            timeout_s = 0.0 if cut_short else self._settings.stop_timeout_s
-            if not cut_short:
+            if timeout_s:
                 await shared.database.look()
-            await let_go(shared, *beside, 0.0 if cut_short else timeout_s / 4)
-            await leave(
-                shared,
-                subscription,
-                intake,
-                (taking, draining, beating),
-                stop_timeout_s=0.0 if cut_short else timeout_s,
-            )
+            await let_go(shared, *beside, timeout_s / 4)
+            await leave(shared, subscription, intake, (taking, draining, beating), stop_timeout_s=timeout_s)
         if not taking.cancelled():
             taking.result()
         elif not self._stopped:

@@ -41,7 +41,6 @@ from relevo.tasks import Tasks
 log = logging.getLogger("relevo.relay")
 
 LEAVE_S: Final = 1.5
-"""For each thing that is given back at the end; what is not waits for its lease to run out."""
 PASSING: Final = (
     "broker.url leads to the tables of database.url: consumers read this outbox themselves, and nothing is moved. This "
     "relay puts scheduled messages into the outbox when they are due, and purges what every group has read"
@@ -117,12 +116,7 @@ class Relay:
         """From connecting to the end, whatever that is; whether to start anew."""
         try:
             stop_s = self.settings.relay.stop_timeout_s
-            moved = await stoppable(
-                *(self._serve(stop, told), stop),
-                begun=lambda: self._serving,
-                finish_s=0.4 * stop_s,
-                leave_s=0.5 * stop_s,
-            )
+            moved = await stoppable(self._serve(stop, told), stop, lambda: self._serving, 0.4 * stop_s, 0.5 * stop_s)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling() or stop.is_set():
@@ -236,9 +230,8 @@ class Relay:
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[RelayEngine]:
-        settings = self.settings
+        settings, relay = self.settings, self.settings.relay
         async with contextlib.AsyncExitStack() as stack:
-            relay = settings.relay
             database = database_for(settings.database, answer_s=answer_s(relay.lease_s, relay.send_timeout_s))
             stack.push_async_callback(database.aclose)
             await ensure_ready(database, settings)

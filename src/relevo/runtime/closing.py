@@ -17,7 +17,7 @@ MOMENT_S: Final = CLEANUP_S + 0.5
 
 
 async def stoppable(
-    work: Coroutine[Any, Any, T], stop: asyncio.Event, *, begun: Callable[[], bool], finish_s: float, leave_s: float
+    work: Coroutine[Any, Any, T], stop: asyncio.Event, begun: Callable[[], bool], finish_s: float, leave_s: float
 ) -> T | None:
     """The result of ``work``. Once ``stop`` is set it has ``finish_s`` seconds to end by itself, and none unless it has
     ``begun``; then it is cancelled, and has ``leave_s`` for that. ``None`` where it was cut short so."""

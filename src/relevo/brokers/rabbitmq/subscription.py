@@ -24,8 +24,7 @@ log = logging.getLogger("relevo.brokers.rabbitmq")
 
 RPC_TIMEOUT_S: Final = 10.0
 REVOKE_TIMEOUT_S: Final = 30.0
-LOOK_EVERY_S: Final = 0.1
-"""At a queue that will be ours and is still consumed by somebody else."""
+LOOK_EVERY_S: Final = 0.1  # at a queue that will be ours and is still consumed by another member
 MISSING_EVERY_S: Final = 2.0
 """At topics that do not exist."""
 
