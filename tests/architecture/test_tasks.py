@@ -40,6 +40,8 @@ ALLOWED = {
     "relay/settling.py:add": "the next settlement reads it",
     "relay/settling.py:forget": "after an error that is logged",
     "runtime/calls.py:apart": "awaited",
+    "runtime/closing.py:stoppable": "its result is returned, or logged where a stop cut it short",
+    "runtime/closing.py:within": "how it ended is logged",
     "runtime/supervise.py:supervise": "awaited: the process ends with it",
     "storage/transactions/base.py:finished": "awaited",
     "tasks.py:_start": "read by a done callback",
