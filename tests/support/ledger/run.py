@@ -44,6 +44,8 @@ class Plan:
     topic: str = "ledger.account"
     batch: int = 100
     in_flight: int = 100
+    workers_database: str = ""
+    """The URL by which relays and consumers connect, where it is another one than the writers'."""
 
     @property
     def doubles_max(self) -> int:
@@ -75,6 +77,8 @@ class LedgerRun:
         self.settings = load(config, environ={})
         migrate(self.settings)
         make_tables(plan.database, plan.accounts)
+        if plan.workers_database:
+            config.write_text(config.read_text().replace(f'"{plan.database}"', f'"{plan.workers_database}"'))
         common = ["--config", str(config)]
         python = sys.executable
         self.relays = [
