@@ -19,9 +19,12 @@ class Child:
     topic: str
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
+    began_at: int = 0
+    """Where the log of its last start begins."""
 
     def start(self, **variables: str) -> None:
         """``variables``: more of its environment."""
+        self.began_at = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             environment = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
             environment |= {"LEDGER_TOPIC": self.topic} | variables

@@ -17,6 +17,8 @@ from tests.support.ledger.account import Account, take_account
 from tests.support.ledger.child import Child
 from tests.support.ledger.tables import make_tables
 
+UNREACHABLE = 69
+"""The exit code of a relay that finds no database at its start."""
 BATCH_MAX = 200
 """Messages of a page of the relays."""
 
@@ -62,6 +64,8 @@ class LedgerRun:
     plan: Plan
     folder: Path
     kills: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+    """Starts of a relay that found no database."""
 
     def __enter__(self) -> LedgerRun:
         plan = self.plan
@@ -126,7 +130,10 @@ class LedgerRun:
         while time.monotonic() < deadline:
             meanwhile()
             for child in [*self.relays, *self.consumers]:
-                if not child.running:
+                if not child.running and self._could_not_start(child):
+                    self.refused += 1
+                    child.start()
+                elif not child.running:
                     raise AssertionError(f"{child.name} ended by itself:\n{child.tail()}")
             if done < self.plan.kills and time.monotonic() >= next_kill:
                 between(done)
@@ -147,7 +154,15 @@ class LedgerRun:
 
     def report(self, account: Account) -> str:
         killed = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
-        return f"ledger: {account}; killed {sum(self.kills.values())} times ({killed})"
+        text = f"ledger: {account}; killed {sum(self.kills.values())} times ({killed})"
+        return f"{text}, {self.refused} starts without a database" if self.refused else text
+
+    def _could_not_start(self, child: Child) -> bool:
+        """Whether a relay found no database at its start. It then ends with exit code 69 for its orchestrator to start
+        it again, which is the run's part here; a relay that has started never ends so."""
+        assert child.process is not None
+        ready = b"relay ready" in child.log.read_bytes()[child.began_at :]
+        return bool(self.plan.workers_database) and child.process.returncode == UNREACHABLE and not ready
 
     def tails(self) -> Iterator[str]:
         for child in [*self.relays, *self.consumers]:
