@@ -17,8 +17,8 @@ from tests.support.ledger.account import Account, take_account
 from tests.support.ledger.child import Child
 from tests.support.ledger.tables import make_tables
 
-UNREACHABLE = 69
-"""The exit code of a relay that finds no database at its start."""
+UNREACHABLE, CONFIG = 69, 78
+"""The exit codes of a process that finds no database at its start, or one that it may not write to."""
 BATCH_MAX = 200
 """Messages of a page of the relays."""
 
@@ -65,7 +65,7 @@ class LedgerRun:
     folder: Path
     kills: dict[str, int] = field(default_factory=dict)
     refused: int = 0
-    """Starts of a relay that found no database."""
+    """Starts that found no database, or a read-only one."""
 
     def __enter__(self) -> LedgerRun:
         plan = self.plan
@@ -155,14 +155,18 @@ class LedgerRun:
     def report(self, account: Account) -> str:
         killed = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
         text = f"ledger: {account}; killed {sum(self.kills.values())} times ({killed})"
-        return f"{text}, {self.refused} starts without a database" if self.refused else text
+        return f"{text}, {self.refused} starts without a database that can be written" if self.refused else text
 
     def _could_not_start(self, child: Child) -> bool:
-        """Whether a relay found no database at its start. It then ends with exit code 69 for its orchestrator to start
-        it again, which is the run's part here; a relay that has started never ends so."""
+        """Whether a process found no database at its start, or one that is read-only. It then ends with an exit code
+        of its own, for its orchestrator to start it again, which is the run's part here; one that has started never
+        ends so."""
         assert child.process is not None
-        ready = b"relay ready" in child.log.read_bytes()[child.began_at :]
-        return bool(self.plan.workers_database) and child.process.returncode == UNREACHABLE and not ready
+        log = child.log.read_bytes()[child.began_at :]
+        refused = child.process.returncode == UNREACHABLE or (
+            child.process.returncode == CONFIG and b"read-only" in log
+        )
+        return bool(self.plan.workers_database) and refused and b" ready: " not in log
 
     def tails(self) -> Iterator[str]:
         for child in [*self.relays, *self.consumers]:
