@@ -15,7 +15,7 @@ from relevo import Backoff, Consumer, Event
 from relevo.clients import database_for
 from relevo.consumer import ConsumerRunner
 from relevo.effects import Done, EffectRefused, EffectRequest, NotDone, Registry, Unknown, effect, once
-from relevo.errors import ConfigError, ForgottenAwaitError, NotInTransactionError, RefusedError
+from relevo.errors import ConfigError, ForgottenAwaitError, NotInTransactionError, RefusedError, UsageError
 from relevo.ops import effects as ops
 from relevo.storage.effecting import idempotency_key
 from tests.support.consumers import FAST, order
@@ -231,7 +231,7 @@ async def test_an_operator_resolves_what_nobody_knows(store: Store) -> None:
         database = database_for(store.settings)
         try:
             ids = {line.key: line.effect_id for line in await ops.listed(database, state="unknown", limit=10)}
-            with pytest.raises(RefusedError, match="say why"):
+            with pytest.raises(UsageError, match="say why"):
                 await ops.resolve(database, ids["a"], "done", why=" ", actor="ann")
             assert (await ops.resolve(database, ids["a"], "done", why="seen in the bank", actor="ann")).state == "done"
             await ops.resolve(database, ids["b"], "not-done", why="not in the bank", actor="ann")

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from relevo.clients import database_for
-from relevo.errors import SchemaError
+from relevo.errors import ReadOnlyError, SchemaError
 from relevo.ops.migrate import migrate, sql
 from relevo.settings import Settings, load
 from relevo.storage.migrating import migrations
@@ -126,7 +126,7 @@ async def test_a_read_only_database_is_refused_in_plain_words(pg_database: str) 
     """A standby looks like this to a client, and so does default_transaction_read_only."""
     migrate(_settings(pg_database))
     settings = _settings(f"{pg_database}?options=-c%20default_transaction_read_only%3Don")
-    with pytest.raises(SchemaError, match="read-only"):
+    with pytest.raises(ReadOnlyError, match="read-only"):
         migrate(settings)
 
 

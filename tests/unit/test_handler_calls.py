@@ -117,22 +117,19 @@ class Witness:
 LOST = DatabaseLost("psycopg.errors.AdminShutdown", "terminated")
 
 
-async def test_a_connection_lost_while_the_database_answers_is_the_message_s() -> None:
+async def test_a_connection_lost_while_the_database_answers_is_the_message_s_from_the_second_time_on() -> None:
+    """Once, with however many attempts, it may be a server that was started again."""
     losses, witness = Losses(), Witness()
-    assert isinstance(await losses.weigh(LOST, 1, Policy(), witness), Failed)
+    assert isinstance(await losses.weigh(LOST, witness), Conflict)
+    assert isinstance(await losses.weigh(LOST, witness), Failed)
+    assert isinstance(await losses.weigh(LOST, witness), Failed)
     assert witness.reasons == []
-
-
-async def test_a_first_loss_never_uses_up_the_last_attempt() -> None:
-    losses, policy = Losses(), Policy(Backoff(attempts=1))
-    assert isinstance(await losses.weigh(LOST, 1, policy, Witness()), Conflict)
-    assert isinstance(await losses.weigh(LOST, 1, policy, Witness()), Failed)
 
 
 async def test_a_database_that_went_away_is_an_outage_once_and_the_message_s_the_second_time() -> None:
     losses, witness = Losses(), Witness(answers=False)
-    assert isinstance(await losses.weigh(LOST, 1, Policy(), witness), Unavailable)
-    assert isinstance(await losses.weigh(LOST, 1, Policy(), witness), Failed)
+    assert isinstance(await losses.weigh(LOST, witness), Unavailable)
+    assert isinstance(await losses.weigh(LOST, witness), Failed)
     assert len(witness.reasons) == 2
 
 
@@ -140,9 +137,9 @@ async def test_a_full_disk_is_waited_for_until_others_commit() -> None:
     losses, witness = Losses(), Witness()
     full = DatabaseLost("DiskFull", "no space", scarce=True)
     for _ in range(3):
-        assert isinstance(await losses.weigh(full, 1, Policy(), witness), Unavailable)
+        assert isinstance(await losses.weigh(full, witness), Unavailable)
     witness.commits += 1
-    assert isinstance(await losses.weigh(full, 1, Policy(), witness), Failed)
+    assert isinstance(await losses.weigh(full, witness), Failed)
 
 
 def test_delays_are_ones_that_every_database_holds() -> None:

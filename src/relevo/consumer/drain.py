@@ -171,8 +171,7 @@ class Drain:
                 return Duplicate(), Losses()
             outcome = unknown_end(outcome)
         if isinstance(outcome, DatabaseLost):
-            policy = shared.policy_of(shared.routes.find(message.type))
-            return await losses.weigh(outcome, head.attempts, policy, shared), losses
+            return await losses.weigh(outcome, shared), losses
         return outcome, losses if passes(outcome) else Losses()
 
     async def _act(self, claim: Claimed, head: Head, outcome: Result) -> int | None:

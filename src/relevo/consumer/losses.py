@@ -1,8 +1,9 @@
 """A database that fails while a handler runs: an outage, or something that this message's handler does to it.
 
 A statement that ends its connection, a pause beyond the server's idle time-out, a backend that crashes: each looks like
-an outage, and each comes again with the same message. So it counts as a failed attempt where the database answers at
-once, and also where it does not, from the second time in a row on.
+an outage, and each comes again with the same message. So it counts as a failed attempt from the second time in a row
+on, whether or not the database answers at once. The first one spends no attempt: an outage does not, and a server that
+is started again or a failover ends the connections of many messages at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from relevo.outcome import Ambiguous, Conflict, Failed, Unavailable
-from relevo.policy import Policy
 
 R = TypeVar("R")
 
@@ -48,10 +48,9 @@ class Losses:
     def __init__(self) -> None:
         self._count = self._commits = 0
 
-    async def weigh(
-        self, lost: DatabaseLost, attempt: int, policy: Policy, witness: Witness
-    ) -> Failed | Unavailable | Conflict:
-        """Whose fault it is. A first one alone never uses up the last attempt."""
+    async def weigh(self, lost: DatabaseLost, witness: Witness) -> Failed | Unavailable | Conflict:
+        """Whose fault it is. A first one alone spends no attempt: the message runs again, at once where the database
+        answers."""
         self._count += 1
         first = self._count == 1
         before, self._commits = self._commits, witness.commits
@@ -63,7 +62,7 @@ class Losses:
             witness.down(f"{lost.error_type}: {text}")
             if first:
                 return Unavailable(f"{lost.error_type}: {text}")
-        elif first and attempt >= policy.retry.attempts:
+        elif first:
             return Conflict(f"{lost.error_type}: {text}")
         return Failed(lost.error_type, text)
 

@@ -130,7 +130,7 @@ class Messages:
             outcome = unknown_end(outcome)
         if isinstance(outcome, DatabaseLost):
             item.losses = item.losses or Losses()
-            return await item.losses.weigh(outcome, item.attempts + 1, shared.policy_of(item.handler), shared)
+            return await item.losses.weigh(outcome, shared)
         if item.losses is not None and not passes(outcome):
             item.losses = None
         return outcome

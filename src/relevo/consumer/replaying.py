@@ -243,7 +243,7 @@ class Replayer:
             if isinstance(outcome, Ambiguous):
                 outcome = Accepted() if await self._looked_up(message) else unknown_end(outcome)
             if isinstance(outcome, DatabaseLost):
-                outcome = await losses.weigh(outcome, attempt, handler.policy, self)
+                outcome = await losses.weigh(outcome, self)
             elif not passes(outcome):
                 losses = Losses()
             conflicts = conflicts + 1 if isinstance(outcome, Conflict) else 0
