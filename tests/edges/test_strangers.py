@@ -134,14 +134,16 @@ def name_in(payload: bytes | None) -> str | None:
     return found.get("n") if isinstance(found, dict) else None
 
 
-def _broker(name: str) -> Any:
-    marks = [pytest.mark.xdist_group(f"strangers-{name}"), *([pytest.mark.soak] if name == "kafka" else [])]
-    return pytest.param(name, marks=marks)
+def _broker(name: str, *, whole: bool) -> Any:
+    group = pytest.mark.xdist_group(f"strangers-{name}")
+    if whole:
+        return pytest.param((name, True), id=f"{name}-whole", marks=[group, pytest.mark.soak])
+    return pytest.param((name, False), id=name, marks=group)
 
 
-@pytest.fixture(params=[_broker(name) for name in BROKERS])
+@pytest.fixture(params=[_broker(name, whole=whole) for whole in (False, True) for name in BROKERS])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    name = str(request.param)
+    name, whole = request.param
     topic = f"odd.{secrets.token_hex(4)}"
     match name:
         case "embedded":
@@ -152,6 +154,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         case _:
             store, broker = postgres_store(request.getfixturevalue("pg_database")), f"{name}_url"
             made = Place(name, store, request.getfixturevalue(broker), topic)
+    made.whole = whole
     yield made
 
 

@@ -16,6 +16,8 @@ from relevo.brokers.kafka.subscription import KafkaSubscription
 from relevo.brokers.murmur2 import partition_of
 from relevo.testing.broker_processes import make_message
 from tests.support.spending import least_spent
+from tests.support.strangers import kafka as strangers
+from tests.support.strangers.corpus import Record
 
 SOURCE = "urn:relevo:test"
 
@@ -179,3 +181,23 @@ async def test_a_failed_commit_is_told_once(kafka_url: str, caplog: pytest.LogCa
     await member.aclose()
     told = [record.getMessage() for record in caplog.records if "were not committed" in record.getMessage()]
     assert len(told) == 2 and "ILLEGAL_GENERATION" in told[0] and "_TRANSPORT" in told[1]
+
+
+async def test_names_of_headers_that_are_not_utf8_end_no_process(kafka_url: str) -> None:
+    """Also when very many come: at a method that is called often CPython does not notice that the client raised and
+    also returned, a list with holes."""
+    topic = await new_topic(kafka_url)
+    name, twice = (b"\xff\xfe", b"1"), ((b"\xc3", None), (b"good", b"2"), (b"\xed\xa0\x80", b""))
+    records = [
+        Record(str(number), "", ((), (name,), (), twice)[number % 4], b"k", b"%d" % number) for number in range(1000)
+    ]
+    member = await broker_for(kafka_url).subscribe("g-" + topic, [topic])
+    try:
+        await asyncio.to_thread(strangers.send_all, kafka_url.removeprefix("kafka://"), topic, records)
+        found = await take(member, 1000)
+    finally:
+        await member.aclose()
+    assert [delivery.message.payload for delivery in found] == [record.value for record in records]
+    for number, delivery in enumerate(found):
+        assert (delivery.malformed is None) == (number % 2 == 0)
+        assert "UnicodeDecodeError" in (delivery.malformed or "UnicodeDecodeError")

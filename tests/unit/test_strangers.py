@@ -256,9 +256,12 @@ class Record:
         return self._headers
 
 
-def broken_name() -> SystemError:
-    error = SystemError("<method 'headers'> returned a result with an exception set")
-    error.__cause__ = UnicodeDecodeError("utf-8", b"\xff\xfe", 0, 1, "invalid start byte")
+def broken_names(count: int) -> BaseException:
+    error: BaseException = UnicodeDecodeError("utf-8", b"\xff\xfe", 0, 1, "invalid start byte")
+    for _ in range(count):
+        outer = SystemError("<method 'headers'> returned a result with an exception set")
+        outer.__cause__ = error
+        error = outer
     return error
 
 
@@ -268,8 +271,9 @@ def kafka(*records: Record) -> tuple[KafkaShard, list[Any]]:
     return shard, shard.take(len(records))
 
 
-def test_a_header_name_that_is_not_utf8_spoils_its_own_record_only() -> None:
-    evil = Record(1, broken_name())
+@pytest.mark.parametrize("names", [1, 2, 20])
+def test_a_header_name_that_is_not_utf8_spoils_its_own_record_only(names: int) -> None:
+    evil = Record(1, broken_names(names))
     _, found = kafka(Record(0), evil, Record(2))
     assert [delivery.malformed is None for delivery in found] == [True, False, True]
     assert "UnicodeDecodeError" in (found[1].malformed or "")
