@@ -60,7 +60,7 @@ _OPERATOR = """
 """
 _NOT_YET = """
     destinations.pause destinations.resume groups.append_nothing groups.create groups.create_topics
-    groups.topics_known held.later held.put_back held.release inbox.bound_idle
+    groups.topics_known held.later held.put_back held.release inbox.bound_idle inbox.idle_since
     inbox.find_many inbox.identity inbox.insert inbox.lock_timeout inbox.read_only inbox.take_back
     journal.count journal.forget_fresh journal.hand_back letters.refused mark.free mark.hold mark.xid
     partition.cut partition.drop partition.inside partition.list partition.prove partition.scan performing.hang

@@ -31,12 +31,19 @@ class Watched:
         self.looks_max = looks_max
         self.overdue = False
 
+    @property
+    def in_exempt(self) -> int:
+        """Looks since ``looks`` was set to ``EXEMPT``; 0 unless it was."""
+        return max(0, self.looks - EXEMPT) if self.looks < 0 else 0
+
 
 class Watch:
-    """All connections of one owner, on one event loop. ``answer_s``: the bound of a round trip."""
+    """All connections of one owner, on one event loop. ``answer_s``: the bound of a round trip. ``beside``: called with
+    each look."""
 
-    def __init__(self, answer_s: float) -> None:
+    def __init__(self, answer_s: float, beside: Callable[[], None] | None = None) -> None:
         self.answer_s = answer_s
+        self._beside = beside
         self._watched: set[Watched] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -72,6 +79,8 @@ class Watch:
                 watched.end()
         if self._watched:
             self._arm()
+        if self._beside is not None:
+            self._beside()
 
 
 def shut(fileno: int) -> None:

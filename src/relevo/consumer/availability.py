@@ -43,7 +43,7 @@ class Availability:
     ) -> None:
         self._database = database
         self._idle_timeout_s = idle_timeout_s
-        self._name = name
+        self.name = name
         self._on_change = on_change
         self._is_up = asyncio.Event()
         self._is_up.set()
@@ -80,7 +80,7 @@ class Availability:
         it may stand behind a handler, which is to finish.)"""
         if self._is_up.is_set() and self.dialect == "postgresql":
             probe = partial(self._database.run, inboxing.identity(), read_only=True)
-            if not await within(f"consumer {self._name}: a look at the database before leaving", probe, LOOK_S):
+            if not await within(f"consumer {self.name}: a look at the database before leaving", probe, LOOK_S):
                 self.down("the database does not answer at the stop")
 
     def down(self, reason: str, error: BaseException | None = None) -> None:
@@ -127,6 +127,16 @@ class Availability:
         finally:
             self._failing.pop(mine, None)
 
+    async def once(self, script: Script[T]) -> T | None:
+        """The result of a script that only reads, tried once; ``None`` where that failed."""
+        try:
+            return await self._database.run(script, read_only=True)
+        except _AWAY as error:
+            self.down(reason_of(error), error)
+        except Exception as error:  # noqa: BLE001 - what is asked so is asked again
+            self._bookkeeping.say(error)
+        return None
+
     async def answers(self) -> bool:
         """Whether it answers at once: ``down`` is for the caller to say."""
         try:
@@ -152,6 +162,6 @@ class Availability:
                 continue
             self._trouble.end()
             self._is_up.set()
-            log.info("consumer %s: the database answers again; going on", self._name)
+            log.info("consumer %s: the database answers again; going on", self.name)
             self._on_change(None)
             return

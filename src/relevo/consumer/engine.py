@@ -18,6 +18,7 @@ from relevo.consumer.clocks import forgetting
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.drain import Drain
 from relevo.consumer.gate import Gate
+from relevo.consumer.hangs import Hangs
 from relevo.consumer.health import ConsumerHealth, vitals_of
 from relevo.consumer.intake import Intake
 from relevo.consumer.journal import Journal
@@ -224,10 +225,9 @@ class ConsumerEngine:
         drain = self._drain = Drain(shared, keys_max=max(1, min(16, self._settings.in_flight_max // 4)))
         resources = self._resources
         letters = self._letters = Letters(shared, resources.broker, resources.settings, resources.database.dialect)
-        revoke_s = self._settings.stop_timeout_s / 2
 
         async def on_revoke(shards: Sequence[str]) -> None:
-            await intake.revoked(shards, revoke_s)
+            await intake.revoked(shards, self._settings.stop_timeout_s / 2)
 
         subscription.on_revoke(on_revoke)
         tasks, stopping = self._tasks, lambda: self._interrupt.stopping
@@ -285,7 +285,7 @@ class ConsumerEngine:
             *(name, self._catalog(), self._sources, resources.slots, resources.threads),
             idle_timeout_s=self._settings.handler_idle_timeout_s or 0.0,
             take_back=lambda id, xid: self._database.run(lambda: inboxing.take_back(name, [id], xid=xid)),
-            answer_s=answer_s(self._settings.lease_s),
+            hangs=Hangs(self._database, answer_s(self._settings.lease_s)),
         )
         return Shared(
             *(name, self._member.owner, self._routes, self.consumer.policy, runs, self._database),

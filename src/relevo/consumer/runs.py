@@ -17,6 +17,7 @@ from relevo.consumer.clocks import Unanswered, bounded, clocked
 from relevo.consumer.elsewhere import ELSEWHERE_S, Elsewhere, elsewhere, look
 from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
+from relevo.consumer.hangs import Hangs
 from relevo.consumer.losses import DatabaseLost
 from relevo.consumer.reporting import Reports
 from relevo.consumer.threads import HandlerThreads
@@ -92,13 +93,16 @@ class Runs:
         *,
         idle_timeout_s: float = 0.0,
         take_back: Callable[[str, str], Awaitable[object]] | None = None,
-        answer_s: float = ANSWER_S,
+        hangs: Hangs | None = None,
     ) -> None:
         """``take_back``: removes the inbox row of a message's id if the transaction with this xid committed it."""
         self.reports = Reports(consumer)
-        self._begun: dict[int, tuple[float, Progress]] = {}
+        self._begun: dict[int, tuple[float, Progress, Any]] = {}
         self._take_back = take_back
-        self._watch = Watch(answer_s)
+        if hangs is None:
+            self._watch = Watch(ANSWER_S)
+        else:
+            self._watch = Watch(hangs.answer_s, lambda: hangs.look(self._begun.values()))
         self._idle_ms = int(idle_timeout_s * 1000)
         self._consumer = consumer
         self._catalog = catalog
@@ -173,7 +177,7 @@ class Runs:
             steps = bounded(steps, self._idle_ms)
         async with self._slots.of(transactions):
             unit = transactions.unit(many=many)
-            self._begun[id(progress)] = time.monotonic(), progress
+            self._begun[id(progress)] = time.monotonic(), progress, unit
             try:
                 if transactions.dialect == "sqlite":
                     return await self._driven(transactions, unit, steps, job, progress)
@@ -188,7 +192,7 @@ class Runs:
     def under_way(self, longer_s: float = LONG_S) -> list[dict[str, Any]]:
         """Handlers whose transaction has been open for longer than that, the longest first."""
         now, found = time.monotonic(), []
-        for began_at, progress in sorted(self._begun.values(), key=lambda each: each[0]):
+        for began_at, progress, _ in sorted(self._begun.values(), key=lambda each: each[0]):
             if now - began_at >= longer_s and progress.job is not None:
                 job = progress.job
                 events: list[Any] = job.event if isinstance(job.event, list) else [job.event]

@@ -82,6 +82,16 @@ def take_back(consumer: str, event_ids: Sequence[str], *, xid: str | None = None
     return len(rows)
 
 
+def idle_since(xids: Sequence[str]) -> Script[dict[str, str]]:
+    """Of transactions under way, as PostgreSQL calls them: those in which the server waits for its client, and since
+    when, or that are over. One whose state this role may not see is not among them."""
+    found = {}
+    for xid in xids:
+        if rows := (yield Statement("inbox.idle_since", {"xid": xid})):
+            found[xid] = str(rows[0][0])
+    return found
+
+
 def forget_given_up(consumer: str, event_id: UUID) -> Script[None]:
     """A message that was discarded or skipped comes back: forget that it was. One that was processed stays known."""
     yield Statement("dlq.forgotten", {"consumer": consumer, "event_id": str(event_id)})

@@ -29,6 +29,7 @@ from relevo.storage.transactions.base import (
 from relevo.storage.transactions.lending import Lender, own, resolved
 from relevo.storage.transactions.severing import exhausted, keep_alive, sever
 from relevo.storage.transactions.status import still_open
+from relevo.storage.transactions.waiting import waits
 from relevo.storage.transactions.watching import AsyncpgWatch, Watch
 
 if TYPE_CHECKING:
@@ -173,6 +174,9 @@ class AsyncpgUnit:
 
     def waits_for_pool(self) -> bool:
         return self._connection is None and exhausted(self._lender.source)
+
+    def waits(self, quiet_s: float) -> bool:
+        return waits(self._connection, quiet_s)
 
     @property
     def broken(self) -> bool:

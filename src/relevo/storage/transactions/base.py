@@ -118,6 +118,10 @@ class Unit(Protocol):
         """From the event loop: whether ``begin`` waits for the application's pool, where other users have all
         connections."""
 
+    def waits(self, quiet_s: float) -> bool:
+        """From the event loop: whether a thread or task is known to wait for the answer to a statement on the
+        connection, and nothing has come for ``quiet_s``."""
+
     @property
     def broken(self) -> bool:
         """Whether the connection is lost."""
@@ -142,6 +146,7 @@ class AsyncUnit(Protocol):
     async def close(self) -> None: ...
     def sever(self) -> bool: ...
     def waits_for_pool(self) -> bool: ...
+    def waits(self, quiet_s: float) -> bool: ...
     @property
     def broken(self) -> bool: ...
     @property
@@ -215,6 +220,9 @@ class InThread:
 
     def waits_for_pool(self) -> bool:
         return self._unit.waits_for_pool()
+
+    def waits(self, quiet_s: float) -> bool:
+        return self._unit.waits(quiet_s)
 
     @property
     def broken(self) -> bool:

@@ -24,6 +24,7 @@ from relevo.storage.transactions.base import DIVISION_BY_ZERO, MISUSE, OPEN, com
 from relevo.storage.transactions.lending import Lender, own, resolved
 from relevo.storage.transactions.severing import exhausted, sever
 from relevo.storage.transactions.status import still_open
+from relevo.storage.transactions.waiting import waits
 from relevo.storage.transactions.watching import PsycopgWatch, Watch
 
 
@@ -98,6 +99,9 @@ class _Watched:
 
     def waits_for_pool(self) -> bool:
         return self._connection is None and exhausted(self._lender.source)
+
+    def waits(self, quiet_s: float) -> bool:
+        return waits(self._connection, quiet_s)
 
     def _took(self, connection: Any, kind: Any) -> None:
         """Raises ``ConfigError`` for what is no connection of this ``kind``, or in use."""

@@ -14,6 +14,7 @@ from typing import Any
 from relevo.bounds import ANSWER_S, CLEANUP_S, keepalives
 from relevo.clients.cancelling import abandon
 from relevo.clients.watch import shut
+from relevo.storage.transactions.waiting import waits
 
 
 def sever(driver_connection: Any) -> bool:
@@ -47,6 +48,9 @@ class OnEngine:
 
     def waits_for_pool(self) -> bool:
         return self._connection is None and exhausted(self._engine)
+
+    def waits(self, quiet_s: float) -> bool:
+        return waits(self._driver, quiet_s)
 
 
 async def disposed(engine: Any) -> None:

@@ -119,6 +119,9 @@ class SqliteUnit:
     def waits_for_pool(self) -> bool:
         return False
 
+    def waits(self, quiet_s: float) -> bool:
+        return False
+
     @property
     def broken(self) -> bool:
         return False  # a file has no connection to lose: its outages have codes of their own
