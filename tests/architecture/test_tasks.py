@@ -25,6 +25,7 @@ ALLOWED = {
     "consumer/keys.py:_start": "the coroutine hands every error to the engine",
     "consumer/keys.py:cancel": "the tasks hand their errors to the engine",
     "consumer/runner.py:_run_all": "every result is read",
+    "consumer/start.py:_asked": "its result is returned; left only at a stop",
     "effects/performer.py:work": "awaited under a shield",
     "effects/runner.py:_claim": "a done callback logs its end",
     "ops/bench.py:_arriving": "a command that a person waits for",

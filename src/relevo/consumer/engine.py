@@ -185,9 +185,9 @@ class ConsumerEngine:
                 await self._member.enter(self._resources.database)
                 await self._resources.database.run(processes.forget_dead())
                 if self.consumer.tx is not None:
-                    catalog = self._catalog()
+                    database, threads = self._resources.database, self._resources.threads
                     for source in set(self._sources.values()):
-                        await verify_same_database(source, self._resources.database, catalog)
+                        await verify_same_database(source, database, self._catalog(), threads)
                 return
             except Exception as error:
                 if not self._began and self._patience.ends(error):

@@ -8,10 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from relevo.bounds import ANSWER_S, CLEANUP_S
 from relevo.catalog import Catalog
 from relevo.clients.sqlstate import sqlite_codes, sqlstates
+from relevo.clients.watch import Watch
+from relevo.consumer.clocks import clocked
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
+from relevo.consumer.threads import HandlerThreads
 from relevo.errors import ConfigError, UnreachableError
 from relevo.policy import Backoff
 from relevo.ports.database import Database
@@ -20,7 +24,7 @@ from relevo.runtime.texts import describe
 from relevo.script import Rows, Script
 from relevo.settings import ConsumerSettings, DatabaseSettings
 from relevo.storage import inboxing, processes
-from relevo.storage.transactions import Kind, Transactions, default_kind, transactions_for
+from relevo.storage.transactions import AsyncUnit, Kind, Transactions, Unit, default_kind, transactions_for
 
 
 def sources_of(consumer: Consumer, settings: DatabaseSettings) -> Mapping[Handler, Transactions]:
@@ -104,7 +108,9 @@ def _share(consumer: Consumer, topics: Sequence[str]) -> bool:
     return not set(topics).isdisjoint(consumer.topics)
 
 
-async def verify_same_database(source: Transactions, database: Database, catalog: Catalog) -> None:
+async def verify_same_database(
+    source: Transactions, database: Database, catalog: Catalog, threads: HandlerThreads
+) -> None:
     """Raise ``ConfigError`` when handlers' transactions go to another database than Relevo's own connections: inbox and
     effects would not commit together."""
     other = ConfigError(
@@ -116,10 +122,7 @@ async def verify_same_database(source: Transactions, database: Database, catalog
     here = await database.run(inboxing.identity(), read_only=True)
     sql = catalog.text("inbox.identity")
     try:
-        if source.is_async:
-            rows = await _ask_async(source, sql)
-        else:
-            rows = await asyncio.to_thread(_ask, source, sql)
+        rows = await _asked(source, sql, threads)
     except ConfigError:
         raise
     except Exception as error:
@@ -132,25 +135,40 @@ async def verify_same_database(source: Transactions, database: Database, catalog
         raise other
 
 
-def _ask(source: Transactions, sql: str) -> Rows:
+async def _asked(source: Transactions, sql: str, threads: HandlerThreads) -> Rows:
+    """Within the bound of one answer, in a thread that nothing waits for. At a stop the connection is ended first: what
+    waits for it leaves by itself then."""
     unit = source.unit()
+    async with clocked(Watch(ANSWER_S), unit, "a transaction of Consumer(tx=…)"):
+        asking = asyncio.ensure_future(
+            _ask_async(unit, sql) if source.is_async else threads.run(lambda: _ask(unit, sql))
+        )
+        asking.add_done_callback(lambda it: it.cancelled() or it.exception())  # it may end after it was left
+        try:
+            await asyncio.wait([asking])
+        except asyncio.CancelledError:
+            unit.sever()
+            asking.cancel()
+            await asyncio.wait([asking], timeout=CLEANUP_S)
+            raise
+        return asking.result()
+
+
+def _ask(unit: Unit, sql: str) -> Rows:
     try:
         unit.begin()
         unit.prove()
-        rows: Rows = unit.execute(sql, {})
-        return rows
+        return unit.execute(sql, {})
     finally:
         unit.rollback()
         unit.close()
 
 
-async def _ask_async(source: Transactions, sql: str) -> Rows:
-    unit = source.unit()
+async def _ask_async(unit: AsyncUnit, sql: str) -> Rows:
     try:
         await unit.begin()
         await unit.prove()
-        rows: Rows = await unit.execute(sql, {})
-        return rows
+        return await unit.execute(sql, {})
     finally:
         await unit.rollback()
         await unit.close()

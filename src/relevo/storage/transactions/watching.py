@@ -201,6 +201,8 @@ def _watched(base: Any) -> type:
             return await base._get_statement(self, query, *arguments, **options)
 
         async def close(self, *, timeout: float | None = None) -> None:
+            if self.is_closed():  # lost: SQLAlchemy closes it then
+                return
             _watches[id(self)].refuse()
 
         async def reset(self, *, timeout: float | None = None) -> None:
