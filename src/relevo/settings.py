@@ -74,7 +74,8 @@ class ConsumerSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     not keep its locks. A handler that waits for other things for longer needs a larger one. Not set:
     20 leases, at least 60 seconds, unless the server, the database or the role has a time-out of its own; 0: never.
     A connection to PostgreSQL without an answer to one of Relevo's own statements for two thirds of ``lease_s`` (2 s at
-    least) is given up, a handler's too."""
+    least) is given up, a handler's too. A handler's own statement is waited for, unless the server says that it waits
+    for the handler: then the connection hangs and is ended."""
 
     in_flight_max: int = 500
     connections_max: int = 10

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ SHORT = {
 }
 
 
-def _matrix() -> list[object]:
+def _matrix() -> Sequence[object]:
     rows = []
     for broker in BROKERS:
         for link in LINKS:
@@ -118,6 +119,70 @@ def test_sigterm_keeps_its_bound(pg_database: str, tmp_path: Path, command: str,
             assert process.wait(STOP_S + 30) == 0, log.read_text()
             took_s = time.monotonic() - began
             assert took_s < (SLACK_S if state == "start" else STOP_S + SLACK_S), (took_s, log.read_text())
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+POOLS = {
+    "engine": "sqlalchemy.create_engine(URL.replace(':', '+psycopg:', 1))",
+    "async engine": "sqlalchemy.ext.asyncio.create_async_engine(URL.replace(':', '+psycopg:', 1))",
+    "async engine on asyncpg": "sqlalchemy.ext.asyncio.create_async_engine(URL.replace(':', '+asyncpg:', 1))",
+    "psycopg": "lambda: psycopg.connect(URL)",
+    "async psycopg": "lambda: psycopg.AsyncConnection.connect(URL)",
+    "asyncpg": "lambda: asyncpg.connect(URL)",
+}
+ANNOTATIONS = {
+    "engine": "sqlalchemy.Connection",
+    "async engine": "sqlalchemy.ext.asyncio.AsyncConnection",
+    "async engine on asyncpg": "sqlalchemy.ext.asyncio.AsyncConnection",
+    "psycopg": "psycopg.Connection",
+    "async psycopg": "psycopg.AsyncConnection",
+    "asyncpg": "asyncpg.Connection",
+}
+HANGS_AT = {"connect": None, "statement": b"created_at"}
+"""``statement``: the one by which the consumer tells the database."""
+
+
+def _starts() -> Sequence[object]:
+    short = {("engine", "connect"), ("psycopg", "statement")}
+    rows = [(pool, at) for pool in POOLS for at in HANGS_AT]
+    return [pytest.param(*row, marks=() if row in short else pytest.mark.soak) for row in rows]
+
+
+@pytest.mark.parametrize(("pool", "at"), _starts())
+def test_sigterm_while_the_applications_pool_is_asked_at_the_start(
+    pg_database: str, tmp_path: Path, pool: str, at: str
+) -> None:
+    """Only the application's own connections hang; the consumer leaves at once, with exit code 0."""
+    store = postgres_store(pg_database)
+    with hanging(store.url) as proxy:
+        (tmp_path / "relevo.toml").write_text(
+            f'[database]\nurl = "{store.url}"\n[broker]\nurl = "embedded:{tmp_path}/broker.db"\n'
+            f"[broker.options]\nauto_create = true\n[consumer]\nstop_timeout_s = {STOP_S}\n"
+        )
+        define = "async def" if pool.startswith("async") else "def"
+        (tmp_path / "hungshop.py").write_text(
+            "import asyncpg, psycopg, sqlalchemy.ext.asyncio\n"
+            "from relevo import Consumer, Event\nfrom tests.support.events import OrderPlaced\n\n"
+            f"URL = {proxy.through(store.url)!r}\nbilling = Consumer('billing', ['shop.order'], tx={POOLS[pool]})\n\n"
+            f"@billing.on(OrderPlaced)\n{define} handle(event: Event[OrderPlaced], tx: {ANNOTATIONS[pool]}): ...\n"
+        )
+        proxy.hang_before = HANGS_AT[at]
+        proxy.new = "silent" if at == "connect" else "work"
+        log = tmp_path / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "relevo", "consume", "hungshop:billing"],
+                cwd=tmp_path, env=environment({"PYTHONPATH": str(ROOT)}), stdout=out, stderr=out,
+            )  # fmt: skip
+        try:
+            eventually_sync(lambda: proxy.hung > 0 or process.poll() is not None, what="it asks", timeout_s=60)
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(STOP_S + 30) == 0, log.read_text()
+            assert time.monotonic() - began < SLACK_S, log.read_text()
         finally:
             if process.poll() is None:
                 process.kill()
