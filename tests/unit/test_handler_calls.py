@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import json
 import pickle
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -81,7 +82,17 @@ def test_work_that_nothing_runs_is_refused(result: object) -> None:
         refuse_deferred(result)
 
 
-@pytest.mark.parametrize("result", [1, "text", [], object(), iter([1]), Exception()])
+@pytest.mark.parametrize("collect", [list, tuple, set, frozenset, lambda works: dict(enumerate(works))])
+def test_work_in_a_collection_is_refused_and_closed(collect: Callable[[list[object]], object]) -> None:
+    async def send() -> None: ...
+
+    works = [send(), send()]
+    with pytest.raises(MisuseError, match="coroutine, which nothing runs"):
+        refuse_deferred(collect([None, *works]))
+    assert [inspect.getcoroutinestate(work) for work in works] == [inspect.CORO_CLOSED] * 2
+
+
+@pytest.mark.parametrize("result", [1, "text", [], [1, "text"], {"a": {"b": 1}}, object(), iter([1]), Exception()])
 def test_anything_else_may_be_returned(result: object) -> None:
     refuse_deferred(result)
 

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from relevo.errors import ConfigError
+from relevo.loggers import guard
 from relevo.ports.broker import Broker, BrokerCapabilities
 from relevo.settings import redact
+
+guard()
 
 Options = Mapping[str, str | int | float | bool]
 

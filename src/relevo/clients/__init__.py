@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from relevo.bounds import OPERATOR_ANSWER_S
 from relevo.errors import ConfigError
+from relevo.loggers import guard
 from relevo.ports.database import Database, Dialect
 from relevo.settings import DatabaseSettings, redact
+
+guard()
 
 
 def dialect_of(url: str) -> Dialect:

@@ -7,5 +7,8 @@ from relevo.consumer.event import Event
 from relevo.consumer.health import ConsumerHealth
 from relevo.consumer.runner import ConsumerRunner
 from relevo.consumer.verdicts import Reject, Retry
+from relevo.loggers import guard
+
+guard()
 
 __all__ = ["Consumer", "ConsumerHealth", "ConsumerRunner", "Event", "Reject", "Retry"]

@@ -11,6 +11,9 @@ from relevo.effects.runner import EffectRunner
 from relevo.effects.signing import sign, verify_signature
 from relevo.effects.verdicts import Done, EffectRefused, NotDone, Unknown
 from relevo.effects.webhook import webhook
+from relevo.loggers import guard
+
+guard()
 
 __all__ = [
     "EFFECTS",

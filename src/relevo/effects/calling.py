@@ -11,7 +11,7 @@ from typing import Any
 from relevo.effects.declaring import EffectRequest
 from relevo.errors import MisuseError
 from relevo.runtime.calls import Raised, apart
-from relevo.runtime.returned import end, is_awaitable, is_deferred
+from relevo.runtime.returned import deferred_in, end, is_awaitable
 from relevo.runtime.texts import clean
 from relevo.total import name_of
 
@@ -38,9 +38,11 @@ async def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
 
 def done_with(result: Any) -> Any:
     """What an act returned, unless that is work that nothing runs: then it is not known to be done."""
-    if is_deferred(result):
-        end(result)
-        raise MisuseError(f"the act returned a {clean(name_of(type(result)), 200)}, which nothing runs")
+    found = deferred_in(result)
+    for each in found:
+        end(each)
+    if found:
+        raise MisuseError(f"the act returned a {clean(name_of(type(found[0])), 200)}, which nothing runs")
     return result
 
 

@@ -1,0 +1,3 @@
+from relevo.loggers import guard
+
+guard()
