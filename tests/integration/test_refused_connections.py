@@ -13,6 +13,7 @@ from relevo.clients import database_for
 from relevo.errors import ConfigError, UnreachableError
 from relevo.ops.migrate import check, migrate
 from relevo.settings import BrokerSettings, DatabaseSettings, RelaySettings, Settings
+from relevo.storage import holding
 from relevo.storage.ready import ensure_ready
 from tests.support.private_postgres import PrivatePostgres, binary
 from tests.support.waiting import eventually
@@ -96,5 +97,29 @@ async def ask(settings: Settings) -> None:
     database = database_for(settings.database)
     try:
         await ensure_ready(database, settings)
+    finally:
+        await database.aclose()
+
+
+@pytest.mark.parametrize("options", ["nosuch=1", "options=-c%20nosuchparameter%3D1", "options=-c%20work_mem%3Dmuch"])
+async def test_a_parameter_of_the_url_that_is_none_is_a_mistake(server: PrivatePostgres, options: str) -> None:
+    url = f"postgresql://postgres:hidden-word@127.0.0.1:{server.port}/postgres?{options}"
+    database = database_for(DatabaseSettings(url=url))
+    try:
+        with pytest.raises(ConfigError, match=r"nosuch|work_mem") as raised:
+            await database.run(holding.next_due("consumer", "c"))
+        assert "hidden-word" not in str(raised.value)
+    finally:
+        await database.aclose()
+
+
+async def test_no_right_to_connect_is_a_mistake(server: PrivatePostgres) -> None:
+    server.query("create role outsider login")
+    server.query("create database closed")
+    server.query("revoke connect on database closed from public")
+    database = database_for(DatabaseSettings(url=f"postgresql://outsider@127.0.0.1:{server.port}/closed"))
+    try:
+        with pytest.raises(ConfigError, match=r"refuses the connection: .*permission denied for database.*42501"):
+            await database.run(holding.next_due("consumer", "c"))
     finally:
         await database.aclose()

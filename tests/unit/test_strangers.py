@@ -25,6 +25,7 @@ from relevo.brokers.rabbitmq.shard import Shard as RabbitShard
 from relevo.clients import amqp_decoding
 from relevo.clients.amqp_decoding import PROBLEM, read_again, reading_anything
 from relevo.ids import uuid7
+from relevo.message import Message
 from relevo.storage.rows import page_reader
 from relevo.times import EARLIEST, EPOCH, LATEST, clamped, from_ms, from_us, parsed, to_us
 
@@ -422,12 +423,18 @@ SQLITE = ("t", b"k", "x", 1, None, None, None, b"{}", "application/json", None)
         (b"\xff", "event", *SQLITE, 1),
         (str(uuid7()), "event", *SQLITE[:-1], "[]", 1),
         (str(uuid7()), "event", *SQLITE, "soon"),
+        (str(uuid7()), "event", b"t", *SQLITE[1:], 1),
+        (str(uuid7()), "event", *SQLITE[:2], b"\xff", *SQLITE[3:], 1),
+        (str(uuid7()), b"event", *SQLITE, 1),
     ],
 )
 def test_a_row_of_sqlite_that_cannot_be_read_spoils_itself_only(row: tuple[Any, ...]) -> None:
     good = (str(uuid7()), "event", *SQLITE, 1)
     sent, unreadable = page_reader("sqlite")([(1, 0, *good), (2, 0, *row), (3, 0, *good)])
     assert (len(sent), list(unreadable)) == (3, [1])
+    assert isinstance(sent[1], Message)
+    assert sent[1].topic == "t"
+    storable(sent[1])
 
 
 @pytest.mark.parametrize("created_ms", [2**62, -(2**62), 253_402_300_800_000])

@@ -6,6 +6,8 @@ import math
 from typing import Any, Final
 
 from relevo.bounds import keepalives
+from relevo.errors import ConfigError
+from relevo.settings import redact_text
 
 GONE_MAX_S: Final = 30.0
 """The system need not wait longer for a peer that acknowledges nothing, whatever a statement may take."""
@@ -19,10 +21,15 @@ BOUNDS: Final = ("connect_timeout", *keepalives(GONE_MAX_S), *TEXT)
 
 def connecting(conninfo: str, answer_s: float, bound_s: float) -> dict[str, Any]:
     """All parameters of ``conninfo``, with those that it does not set itself. Text goes as UTF-8 always, whatever the
-    URL, the role or the database say: messages and errors carry any."""
+    URL, the role or the database say: messages and errors carry any. Raises ``ConfigError`` for what libpq
+    cannot read."""
+    from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 
-    given = conninfo_to_dict(conninfo)
+    try:
+        given = conninfo_to_dict(conninfo)
+    except ProgrammingError as error:
+        raise ConfigError(f"database.url is none that libpq reads: {redact_text(str(error).strip())}") from None
     ours = {"connect_timeout": max(2, math.ceil(bound_s)), **keepalives(min(answer_s, GONE_MAX_S))}
     return {**ours, **given, **TEXT}
 

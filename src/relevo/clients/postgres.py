@@ -18,9 +18,9 @@ from relevo.clients.cancelling import abandon
 from relevo.clients.conninfo import connecting, total_s
 from relevo.clients.eager import connection_class
 from relevo.clients.refusal import answered, sqlstate_of_refusal
-from relevo.clients.sqlstate import ENDED, explain, mark_statement
+from relevo.clients.sqlstate import ENDED, SESSION_REFUSED, explain, mark_statement
 from relevo.clients.watch import LOOKS, Watch, Watched
-from relevo.errors import MissingExtraError, RelevoError, UnreachableError
+from relevo.errors import ConfigError, MissingExtraError, RelevoError, UnreachableError
 from relevo.ports.database import Dialect
 from relevo.script import Ids, Rows, Script, Statement, arun
 from relevo.settings import DatabaseSettings, redact, redact_text
@@ -227,8 +227,11 @@ class PostgresDatabase:
         if sqlstate is None and answered(str(error)):
             sqlstate = await sqlstate_of_refusal(self._conninfo)
         explained = self._explained(error, sqlstate=sqlstate or "08006")
-        if not isinstance(explained, RelevoError):
-            explained = UnreachableError(f"{self.url} lets nobody in now: {explained} ({sqlstate})")
+        if (sqlstate or "").startswith(SESSION_REFUSED):
+            first = redact_text(str(error)).partition("\n")[0]
+            explained = ConfigError(f"{self.url} refuses the connection: {first} ({sqlstate})")
+        elif not isinstance(explained, RelevoError):
+            explained = UnreachableError(f"{self.url} accepts no connection now: {explained} ({sqlstate})")
         explained.sqlstate = sqlstate
         return explained
 

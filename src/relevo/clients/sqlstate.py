@@ -32,6 +32,9 @@ _REFUSED = {
 }
 """The server did answer: waiting does not help before somebody puts the settings right."""
 
+SESSION_REFUSED = ("22", "42")
+"""While a connection is made: a parameter of the URL that the server does not know or take, or no right to connect."""
+
 
 def explain(sqlstate: str | None, detail: str, where: str) -> RelevoError | None:
     """Our error for a PostgreSQL error, or ``None`` when it is not about schema or reachability.

@@ -13,6 +13,7 @@ from relevo.outgoing import Outgoing, Sendable, check_headers_text, headers_from
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.times import EPOCH, clamped, from_ms
+from relevo.total import text_of
 
 _new = tuple.__new__
 
@@ -41,21 +42,25 @@ def _postgres_message(row: Sequence[Any]) -> Message:
 
 
 def _sqlite_message(row: Sequence[Any]) -> Message:
+    """Raises ``ValueError`` for a value that is not text where text belongs: SQLite's columns hold that too."""
     event_id, *middle, created_at = row[:13]
+    if not (type(row[1]) is type(row[2]) is type(row[4]) is type(row[10]) is str):
+        raise ValueError("its kind, topic, type or content type is not text")
     return _postgres_message((UUID(event_id), *middle, to_time(created_at)))
 
 
 def stand_in(seq: int, row: Sequence[Any]) -> Message:
     """What can be said of a row that cannot be read: topic and key, so that it is held in its place. Never sent."""
     event_id, _, topic, key, type_ = row[:5]
+    topic = text_of(topic)
     try:
         identity = UUID(str(event_id))
     except ValueError:
-        identity = foreign_id("seq", str(topic), str(seq))
+        identity = foreign_id("seq", topic, str(seq))
     return Message(
         event_id=identity,
-        type=str(type_),
-        topic=str(topic),
+        type=text_of(type_),
+        topic=topic,
         payload=None,
         created_at=EPOCH,
         key=key if isinstance(key, bytes) else None if key is None else str(key).encode(),
