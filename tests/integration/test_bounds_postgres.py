@@ -135,7 +135,7 @@ async def test_a_task_that_is_cancelled_twice_leaves_at_once(proxy: HangingProxy
     assert time.monotonic() - began < PROMPT_S
 
 
-async def test_a_task_that_is_cancelled_keeps_a_connection_that_answers(database: PostgresDatabase) -> None:
+async def test_a_task_that_is_cancelled_leaves_promptly(database: PostgresDatabase) -> None:
     await database.run(sql())
     task = asyncio.create_task(database.run(sql("select 1 from pg_sleep(30)"), single=True))
     while database._idle:
@@ -146,6 +146,19 @@ async def test_a_task_that_is_cancelled_keeps_a_connection_that_answers(database
     with pytest.raises(asyncio.CancelledError):
         await task
     assert time.monotonic() - began < PROMPT_S
+    assert not database._idle
+
+
+async def test_a_late_cancel_request_reaches_no_other_statement(database: PostgresDatabase) -> None:
+    """The request travels by itself and may arrive after the end of its statement: 100 tasks are cancelled just as
+    theirs ends, and what follows them is not cancelled."""
+    for number in range(100):
+        task = asyncio.create_task(database.run(sql("select 1"), single=True))
+        for _ in range(2 + number % 8):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await database.run(sql("select 1 from pg_sleep(0.001)"), single=True)
 
 
 async def test_what_was_given_up_does_not_go_on_at_the_server(pg_database: str, database: PostgresDatabase) -> None:

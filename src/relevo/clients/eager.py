@@ -49,18 +49,16 @@ def connection_class() -> type[psycopg.AsyncConnection[Any]]:
                 raise
 
         async def _leave(self, steps: Generator[Any, Any, Any]) -> None:
-            """End the statement in good order; if it does not end in time, its connection."""
+            """Wait until the server has ended the statement, within bounds, and close the connection. It is not used
+            again: a cancel request that arrives after the end of its statement would cancel the next one."""
             cancel(self.pgconn)
             try:
                 async with asyncio.timeout(CLEANUP_S):
                     await waiting.wait_async(steps, self.pgconn.socket, interval=_INTERVAL_S)
-            except psycopg.errors.QueryCanceled:
-                pass  # as asked for
             except (psycopg.Error, TimeoutError):
+                pass  # cancelled as asked for, lost, or too late
+            finally:
                 self.pgconn.finish()
-            except BaseException:
-                self.pgconn.finish()
-                raise
 
     return EagerConnection
 
