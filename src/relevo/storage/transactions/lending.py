@@ -25,6 +25,8 @@ class Lender:
     """The application's pool, if there is one."""
     forget: Callable[[], None] = lambda: None
     """Drops what Relevo opened itself and lies idle."""
+    keeps: bool = False
+    """Relevo opened them, and uses them again."""
 
 
 def own(connect: Callable[[], Any], end: Callable[[Any], Any] = lambda connection: connection.close()) -> Lender:
@@ -64,7 +66,7 @@ def own(connect: Callable[[], Any], end: Callable[[Any], Any] = lambda connectio
             results.append(end(idle.pop()))
         return [result for result in results if isawaitable(result)]
 
-    return Lender(acquire, release, close, forget=forget)
+    return Lender(acquire, release, close, forget=forget, keeps=True)
 
 
 def pooled(pool: Any) -> Lender:

@@ -15,7 +15,7 @@ from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles import CallerHandle, handle_for
 from relevo.storage.handles.sqlite import SqliteHandle
-from relevo.storage.transactions.base import MISUSE, OPEN, InThread, wrong_kind
+from relevo.storage.transactions.base import OPEN, InThread, wrong_kind
 from relevo.storage.transactions.lending import Lender
 from relevo.storage.transactions.status import still_open
 from relevo.storage.transactions.watching import SqliteWatch, Watch
@@ -32,7 +32,7 @@ class SqliteTransactions:
         self.is_async = is_async
 
     def unit(self, *, many: bool = False) -> SqliteUnit | InThread:
-        unit = SqliteUnit(self._lender)
+        unit = SqliteUnit(self._lender, many=many)
         return InThread(unit) if self.is_async else unit
 
     def forget_idle(self) -> None: ...
@@ -42,11 +42,11 @@ class SqliteTransactions:
 
 
 class SqliteUnit:
-    def __init__(self, lender: Lender) -> None:
+    def __init__(self, lender: Lender, *, many: bool = False) -> None:
         self._lender = lender
         self._connection: sqlite3.Connection | None = None
         self._handle: CallerHandle | None = None
-        self._watch = Watch(many=False)
+        self._watch = Watch(many=many)
         self._on: SqliteWatch | None = None
 
     def begin(self) -> None:
@@ -71,14 +71,13 @@ class SqliteUnit:
 
     def enter(self) -> object:
         assert self._connection is not None
-        self._on = SqliteWatch(self._connection, self._watch)
+        self._on = SqliteWatch(self._connection, self._watch, ours=self._lender.keeps)
         self._on.put_on()
         return self._connection
 
     def leave(self) -> None:
         self._lift()
-        if self._watch.ended:
-            raise MisuseError(MISUSE)
+        self._watch.check()
         still_open(self._connection)
 
     def _lift(self) -> None:
@@ -111,7 +110,7 @@ class SqliteUnit:
     def close(self) -> None:
         connection, self._connection, self._handle = self._connection, None, None
         if connection is not None:
-            self._lender.release(connection, _closed(connection))
+            self._lender.release(connection, self._watch.lasts or _closed(connection))
 
     def sever(self) -> bool:
         return False  # a file answers, or its lock's time-out ends

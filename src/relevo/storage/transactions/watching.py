@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from relevo.errors import MisuseError
 from relevo.storage.transactions.base import MISUSE, StateError
@@ -212,13 +212,26 @@ def _watched(base: Any) -> type:
     return Watched
 
 
+_LOOKS: Final = frozenset(
+    (
+        *("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"),
+        *("foreign_key_check", "integrity_check", "quick_check", "optimize", "wal_checkpoint", "incremental_vacuum"),
+    )
+)
+"""Pragmas whose argument sets nothing."""
+
+
 class SqliteWatch:
     """On ``sqlite3.Connection``: its authorizer refuses ``BEGIN`` and ``COMMIT``, as methods and as SQL alike, and
-    ``ROLLBACK`` unless it may pass. An authorizer that the application set is replaced."""
+    ``ROLLBACK`` unless it may pass, and sees a ``PRAGMA`` that sets something. An authorizer that the application set
+    is replaced. What the handler set on the connection object is taken back; ``ours``: Relevo opened the connection, so
+    that it has no callbacks but a handler's."""
 
-    def __init__(self, connection: sqlite3.Connection, watch: Watch) -> None:
+    def __init__(self, connection: sqlite3.Connection, watch: Watch, *, ours: bool = False) -> None:
         self.watch = watch
         self._connection = connection
+        self._ours = ours
+        self._factories = connection.row_factory, connection.text_factory
         self._is_on = False
 
     def put_on(self) -> None:
@@ -228,13 +241,21 @@ class SqliteWatch:
     def lift(self) -> None:
         if self._is_on:
             self._is_on = False
+            connection = self._connection
+            connection.row_factory, connection.text_factory = self._factories
             try:
-                self._connection.set_authorizer(None)
+                connection.set_authorizer(None)
+                if self._ours:
+                    connection.set_progress_handler(None, 0)
+                    connection.set_trace_callback(None)
             except sqlite3.ProgrammingError:  # closed
                 self.watch.ended = True
 
-    def _authorize(self, action: int, operation: str | None, *_: object) -> int:
+    def _authorize(self, action: int, operation: str | None, value: str | None, *_: object) -> int:
         if action != sqlite3.SQLITE_TRANSACTION:
+            if action == sqlite3.SQLITE_PRAGMA and value is not None and operation not in _LOOKS:
+                self.watch.lasts = True
+                self.watch.sets = self.watch.many
             return sqlite3.SQLITE_OK
         if self.watch.may_roll_back and operation == "ROLLBACK":
             self.watch.rolled_back = True
