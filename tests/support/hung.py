@@ -81,10 +81,13 @@ async def scene(
     link: str,
     source: str = "log",
     make_consumer: Callable[[Any, str, str], Consumer] | None = None,
+    store: Store | None = None,
 ) -> AsyncIterator[Scene]:
     """``broker``: ``embedded``, ``postgres`` or a URL of RabbitMQ. ``link``: which connections go through a proxy:
-    ``relay database``, ``relay broker``, ``consumer database``, ``consumer broker`` or ``handler``."""
-    store = log_store(pg_database) if source == "log" else postgres_store(pg_database)
+    ``relay database``, ``relay broker``, ``consumer database``, ``consumer broker`` or ``handler``. ``store``: with
+    tables already; otherwise they are made."""
+    if store is None:
+        store = log_store(pg_database) if source == "log" else postgres_store(pg_database)
     make_effects(store)
     topic = f"t{secrets.token_hex(5)}.order"
 
