@@ -14,8 +14,11 @@ import pytest
 
 from relevo import Backoff, Consumer, Event, Reject, Relay, Retry
 from relevo.consumer import ConsumerRunner
+from relevo.consumer import reporting as consumer_reporting
 from relevo.outcome import Rejected, Unconfirmed
+from relevo.relay import reporting as relay_reporting
 from relevo.settings import BrokerSettings, DatabaseSettings, RelaySettings, Settings
+from relevo.telemetry.often import Often
 from tests.support.relays import Store, sqlite_store
 from tests.support.waiting import eventually
 
@@ -23,8 +26,10 @@ SECRET = "a-payload-that-must-not-be-logged"
 
 
 @pytest.fixture
-def records() -> Iterator[list[logging.LogRecord]]:
-    """What Relevo logs in this test, whatever else listens."""
+def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[logging.LogRecord]]:
+    """What Relevo logs in this test, whatever else listens, and whatever was logged in this process before."""
+    for module in (consumer_reporting, relay_reporting):
+        monkeypatch.setattr(module, "often", Often(module.log))
     found: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = found.append  # type: ignore[method-assign]
