@@ -201,3 +201,72 @@ async def test_names_of_headers_that_are_not_utf8_end_no_process(kafka_url: str)
     for number, delivery in enumerate(found):
         assert (delivery.malformed is None) == (number % 2 == 0)
         assert "UnicodeDecodeError" in (delivery.malformed or "UnicodeDecodeError")
+
+
+def committed(url: str, group: str, topic: str) -> int:
+    """Where the group goes on in the topic's only partition; below 0 where it has no position."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    client = Consumer({"bootstrap.servers": url.removeprefix("kafka://"), "group.id": group})
+    try:
+        return int(client.committed([TopicPartition(topic, 0)], timeout=20)[0].offset)
+    finally:
+        client.close()
+
+
+async def test_a_topic_that_is_made_anew_under_a_consumer(kafka_url: str) -> None:
+    """What is not settled of the new log is not committed over, neither by what was
+    settled there beyond it nor by what is settled late of the old one; a process that follows gets it."""
+    from confluent_kafka.admin import AdminClient
+
+    topic, group = f"anew.{secrets.token_hex(8)}", f"g.{secrets.token_hex(8)}"
+    servers, broker = kafka_url.removeprefix("kafka://"), broker_for(kafka_url)
+    await asyncio.to_thread(strangers.make_topic, servers, topic)
+    publisher = await broker.publisher(source=SOURCE)
+    member: Any = await broker.subscribe(group, [topic])
+    try:
+        assert await publisher.publish([make_message(topic, key=b"k") for _ in range(200)]) == {}
+        old = await take(member, 200)
+        await member.settle(old[:150])
+        await member.flush()
+        assert committed(kafka_url, group, topic) == 150
+        admin = AdminClient({"bootstrap.servers": servers})
+        await asyncio.to_thread(lambda: admin.delete_topics([topic])[topic].result(30))
+        await made_again(servers, topic)
+        sent = [make_message(topic, key=b"k") for _ in range(20)]
+        await published(publisher, sent)
+        new = await take(member, 20)
+        assert [delivery.message.event_id for delivery in new] == [message.event_id for message in sent]
+        assert {delivery.generation for delivery in old}.isdisjoint({delivery.generation for delivery in new})
+        await member.settle([*old[150:], *new[:5], *new[7:]])
+        await member.flush()
+        assert committed(kafka_url, group, topic) == 5
+        member._reader._stop.set()  # as a process that is killed: it gives nothing back
+        await member.aclose()
+        member = await broker.subscribe(group, [topic])
+        again = await take(member, 15)
+        assert [delivery.message.event_id for delivery in again] == [message.event_id for message in sent[5:]]
+    finally:
+        await publisher.aclose()
+        await member.aclose()
+
+
+async def made_again(servers: str, topic: str) -> None:
+    """A topic that was just deleted exists for a moment longer."""
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return await asyncio.to_thread(strangers.make_topic, servers, topic)
+        except KafkaException:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+
+async def published(publisher: Any, messages: list[Any]) -> None:
+    """Again while the topic made anew is not known."""
+    deadline = time.monotonic() + 30
+    while left := await publisher.publish(messages):
+        assert time.monotonic() < deadline and len(left) == len(messages), left
+        await asyncio.sleep(0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from relevo.errors import RefusedError
+from relevo.naming import check_name
 from relevo.outcome import Rejected
 from relevo.outgoing import Sendable
 
@@ -11,6 +13,16 @@ def unknown_topic(topic: str) -> Rejected:
     return Rejected(
         "unknown_topic", f"the topic {topic!r} does not exist, and broker.options.auto_create is off: create it first"
     )
+
+
+def unusable_topic(topic: str) -> Rejected | None:
+    """If no broker can have a topic of this name. An append through Relevo refuses it; a row written by hand may have
+    it, and a client that raises for it would raise for the messages beside it too."""
+    try:
+        check_name("topic", topic)
+    except RefusedError as error:
+        return Rejected("unknown_topic", str(error))
+    return None
 
 
 def too_large(message: Sendable, limit: int) -> Rejected | None:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from relevo.catalog import Catalog
 from relevo.clients.sqlstate import explain_sqlite, mark_statement
-from relevo.errors import ConfigError, SchemaError
+from relevo.errors import ConfigError, SchemaError, UnreachableError
 from relevo.ports.database import Dialect
 from relevo.script import Rows, Script, Statement, run
 from relevo.settings import DatabaseSettings
@@ -77,8 +77,14 @@ class SqliteDatabase:
         return result
 
     def _execute(self, connection: sqlite3.Connection, statement: Statement) -> Rows:
+        sql, params = self._catalog.text(statement.name), adapted(statement.params)
         try:
-            return connection.execute(self._catalog.text(statement.name), adapted(statement.params)).fetchall()
+            try:
+                return connection.execute(sql, params).fetchall()
+            except sqlite3.OperationalError as error:
+                if not read_leniently(connection, error, sql):
+                    raise
+                return connection.execute(sql, params).fetchall()
         except sqlite3.Error as error:
             mark_statement(error, statement.name)
             raise
@@ -102,6 +108,23 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
     # A held copy must be on the disk before its broker delivery is settled.
     connection.execute("pragma synchronous = full")
     return connection
+
+
+def read_leniently(connection: sqlite3.Connection, error: sqlite3.OperationalError, sql: str) -> bool:
+    """Whether ``error`` is about a text that is not UTF-8, and ``sql`` can be asked again.
+
+    SQLite keeps such a text; Python's client refuses the whole result for it. From then on ``connection`` gives such a
+    byte as ``\\xNN``. Not from the start: it costs a call for each text."""
+    if connection.text_factory is _lenient or not str(error).startswith("Could not decode to UTF-8"):
+        return False
+    connection.text_factory = _lenient
+    if "returning" in sql.lower():  # it wrote already: the next transaction reads
+        raise UnreachableError("a text of a row is not UTF-8. It is read with \\xNN for its bytes at the next try")
+    return True
+
+
+def _lenient(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
 
 
 def sqlite_path(url: str) -> Path:

@@ -14,9 +14,10 @@ from relevo.message import Message
 from relevo.ports.broker import Broker, Delivery
 from relevo.ports.database import Database
 from relevo.ports.history import History, KeepsHistory
+from relevo.script import Row
 from relevo.storage import replaying
 from relevo.storage.replaying import Window
-from relevo.storage.rows import message_reader
+from relevo.storage.rows import message_reader, stand_in
 
 SHARD = "outbox"
 """The name under which the outbox's position is stored."""
@@ -78,7 +79,15 @@ class OutboxHistory:
         rows = await self._database.run(replaying.page(window, after, max_messages), read_only=True)
         if rows:
             self._after = int(rows[-1][0])
-        return [Delivery(message=self._read(row[1:]), shard=SHARD, position=int(row[0]), generation=0) for row in rows]
+        return [self._delivery(int(row[0]), row[1:]) for row in rows]
+
+    def _delivery(self, seq: int, row: Row) -> Delivery:
+        malformed = None
+        try:
+            message = self._read(row)
+        except Exception as error:  # noqa: BLE001 - a row that was written by hand
+            message, malformed = stand_in(seq, row), f"the row with seq {seq} cannot be read: {error}"
+        return Delivery(message=message, shard=SHARD, position=seq, generation=0, malformed=malformed)
 
     async def aclose(self) -> None: ...
 

@@ -17,6 +17,7 @@ from relevo.outgoing import headers_from
 from relevo.script import Row, Script, Statement
 from relevo.storage import inboxing
 from relevo.storage.holding import KeyId, Side
+from relevo.storage.rows import stand_in
 from relevo.times import from_us
 
 EDITED_FROM = "relevo-edited-from"
@@ -274,20 +275,24 @@ def _group(
 
 
 def _queued(id: KeyId, row: Row) -> Queued:
-    message = Message(
-        event_id=UUID(row[1]),
-        type=row[2],
-        topic=id.topic,
-        payload=None if row[7] is None else bytes(row[7]),
-        created_at=from_us(int(row[16])),
-        kind=row[11],
-        schema_version=row[10],
-        key=None if row[12] is None else bytes(row[12]),
-        content_type=row[5],
-        headers=headers_from(row[6]),
-        aggregate_type=row[13],
-        aggregate_id=row[14],
-        aggregate_version=row[15],
-    )
+    key, payload = (bytes(each) if isinstance(each, bytes | memoryview) else None for each in (row[12], row[7]))
+    try:
+        message = Message(
+            event_id=UUID(row[1]),
+            type=row[2],
+            topic=id.topic,
+            payload=payload,
+            created_at=from_us(int(row[16])),
+            kind=row[11],
+            schema_version=row[10],
+            key=key,
+            content_type=row[5],
+            headers=headers_from(row[6]),
+            aggregate_type=row[13],
+            aggregate_id=row[14],
+            aggregate_version=row[15],
+        )
+    except Exception:  # noqa: BLE001 - a row that was written by hand: the key's reason says what is wrong with it
+        message = stand_in(row[0], (row[1], None, id.topic, key, row[2]), payload=payload)
     edited_from = None if row[8] is None else UUID(row[8])
     return Queued(row[0], message, row[3], row[4], edited_from, float(row[9]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import product
+from types import NoneType
+from typing import Any, Final
 from uuid import UUID
 
 from relevo.ids import foreign_id
@@ -41,16 +43,26 @@ def _postgres_message(row: Sequence[Any]) -> Message:
     )
 
 
+_TEXT, _BYTES, _NUMBER = (str, NoneType), (bytes, NoneType), (int, NoneType)
+_SHAPES: Final = frozenset(
+    product(
+        *((str,), (str,), (str,), _BYTES, (str,), (int,), _TEXT, _TEXT, _NUMBER, _BYTES, (str,), _TEXT, (int,)),
+    )
+)
+"""The types of a row's values. SQLite keeps any value in any column where no check is declared."""
+
+
 def _sqlite_message(row: Sequence[Any]) -> Message:
-    """Raises ``ValueError`` for a value that is not text where text belongs: SQLite's columns hold that too."""
-    event_id, *middle, created_at = row[:13]
-    if not (type(row[1]) is type(row[2]) is type(row[4]) is type(row[10]) is str):
-        raise ValueError("its kind, topic, type or content type is not text")
+    row = row[:13]
+    if (shape := tuple(map(type, row))) not in _SHAPES:
+        raise ValueError("types of its values: " + ", ".join(each.__name__ for each in shape))
+    event_id, *middle, created_at = row
     return _postgres_message((UUID(event_id), *middle, to_time(created_at)))
 
 
-def stand_in(seq: int, row: Sequence[Any]) -> Message:
-    """What can be said of a row that cannot be read: topic and key, so that it is held in its place. Never sent."""
+def stand_in(seq: int, row: Sequence[Any], *, payload: object = None) -> Message:
+    """What can be said of a row that cannot be read: topic and key, so that it is held in its place. Never sent.
+    ``payload``: to be looked at."""
     event_id, _, topic, key, type_ = row[:5]
     topic = text_of(topic)
     try:
@@ -61,7 +73,7 @@ def stand_in(seq: int, row: Sequence[Any]) -> Message:
         event_id=identity,
         type=text_of(type_),
         topic=topic,
-        payload=None,
+        payload=payload if isinstance(payload, bytes) else None,
         created_at=EPOCH,
         key=key if isinstance(key, bytes) else None if key is None else str(key).encode(),
     )

@@ -15,7 +15,7 @@ from relevo.brokers.embedded.file import BrokerFile, writing
 from relevo.brokers.embedded.options import EmbeddedOptions
 from relevo.brokers.murmur2 import partition_of
 from relevo.brokers.refusals import BEHIND, Refusals
-from relevo.brokers.rejections import too_large, unknown_topic
+from relevo.brokers.rejections import too_large, unknown_topic, unusable_topic
 from relevo.errors import MisuseError, RelevoError
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable
 from relevo.outgoing import Sendable
@@ -71,7 +71,9 @@ class EmbeddedPublisher:
             shards = await self._file.run(look)
         except RelevoError as error:
             return Unavailable(str(error))
-        return Accepted() if shards or self._options.auto_create else unknown_topic(topic)
+        if shards:
+            return Accepted()
+        return unusable_topic(topic) or (Accepted() if self._options.auto_create else unknown_topic(topic))
 
     async def aclose(self) -> None:
         if self._closed:
@@ -137,11 +139,11 @@ class EmbeddedPublisher:
         topics.append(connection, records, [(end, shard_id) for shard_id, end in ends.items()])
 
     def _shards(self, connection: sqlite3.Connection, topic: str) -> Sequence[int]:
-        if self._options.auto_create:
+        if self._options.auto_create and unusable_topic(topic) is None:
             return topics.create(connection, topic, self._options.partitions)
         return topics.shards_of(connection, topic)
 
     def _refused(self, message: Sendable, shards: Sequence[int]) -> Rejected | None:
         if not shards:
-            return unknown_topic(message.topic)
+            return unusable_topic(message.topic) or unknown_topic(message.topic)
         return too_large(message, self._options.message_bytes_max)

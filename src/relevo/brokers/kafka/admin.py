@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ KNOWN_FOR_S: Final = 60.0
 AWAY_FOR_S: Final = 2.0
 REFUSED_FOR_S: Final = 0.25
 """Who creates the topic and lets the parked messages go finds it known."""
+_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
+RULE: Final = "Kafka's names have 1 to 249 of the characters A-Z a-z 0-9 . _ -"
 MISSING_S: Final = 5.0
 """A topic reaches every broker a moment after it was created, on a busy one more than a second. So long a missing one
 is *unavailable*: rejected at once, the first events of a new topic would be parked. Then it does not exist."""
@@ -76,6 +79,8 @@ class Topics:
 
     async def ask(self, name: str) -> Topic:
         """What the cluster says about ``name`` now. *Unavailable* where it has been missing for a moment only."""
+        if _NAME.match(name) is None:  # the client raises for some of them, and cuts others
+            return Topic(Rejected("unknown_topic", f"the topic {name!r} cannot exist: {RULE}"))
         found = await self._describe(name)
         if not (isinstance(found.refused, Rejected) and found.refused.code == "unknown_topic"):
             self._missing_since.pop(name, None)

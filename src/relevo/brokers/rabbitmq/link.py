@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from relevo.brokers.rabbitmq import topology
 from relevo.brokers.rabbitmq.options import RabbitOptions
+from relevo.brokers.rejections import unusable_topic
 from relevo.clients.aio_pika import close, connect, end_if_cancelled, let_go, lost, place_of, settled_down
 from relevo.errors import ConfigError, UnreachableError
 from relevo.outcome import Accepted, PublishOutcome, Rejected, Unavailable
@@ -83,6 +84,8 @@ class Link:
     async def _ask(self, name: str) -> PublishOutcome:
         if problem := topology.too_long(name):
             return Rejected("unknown_topic", problem)
+        if (rejected := unusable_topic(name)) is not None:
+            return rejected
         try:
             await self.channel()
             async with asyncio.timeout(ASK_TIMEOUT_S):

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from relevo.clients.sqlite import read_leniently
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles.adapt import adapt
@@ -37,7 +38,13 @@ class SqliteHandle(CallerHandle):
             cursor.row_factory = None
             if texts is not str:
                 connection.text_factory = str
-            return cursor.execute(sql, adapt("sqlite", params)).fetchall()
+            values = adapt("sqlite", params)
+            try:
+                return cursor.execute(sql, values).fetchall()
+            except sqlite3.OperationalError as error:
+                if not read_leniently(connection, error, sql):
+                    raise
+                return cursor.execute(sql, values).fetchall()
         finally:
             connection.text_factory = texts
             cursor.close()
