@@ -15,6 +15,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("relevo", deadline=None)  # no test depends on a fast machine
+settings.load_profile("relevo")
 
 REPO = Path(__file__).resolve().parents[1]
 if str(REPO) not in sys.path:
