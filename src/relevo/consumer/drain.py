@@ -17,8 +17,9 @@ from relevo.consumer.runs import Gone, Result, follow
 from relevo.consumer.shared import CONFLICTS_MAX, Shared, killer, unhandled, why
 from relevo.consumer.work import drained
 from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
-from relevo.outcome import Ambiguous, Conflict, Duplicate, Failed
+from relevo.outcome import Ambiguous, Conflict, Duplicate, Failed, RejectAsked
 from relevo.runtime.probes import probe
+from relevo.runtime.texts import clean
 from relevo.script import Script
 from relevo.storage import holding, inboxing
 from relevo.storage.holding import Claimed, Head, HeldState, Lost, Why
@@ -155,6 +156,8 @@ class Drain:
 
     async def _attempt(self, claim: Claimed, head: Head, suspect: bool) -> Result:
         shared, message = self._shared, head.message
+        if head.unreadable is not None:
+            return RejectAsked(clean(head.unreadable), "Unreadable")
         handler = shared.routes.find(message.type)
         if handler is None:
             return unhandled(message, None)
@@ -178,7 +181,8 @@ class Drain:
         """``None``: the key is given up. Else attempts to spend on the next run: 1, or 0 for the same head again."""
         shared, message = self._shared, head.message
         policy = shared.policy_of(shared.routes.find(message.type))
-        decision = follow(outcome, head.attempts, policy)
+        # What cannot be read is kept, whatever the policy says: a copy of it could not be brought back.
+        decision = follow(outcome, head.attempts, policy) if head.unreadable is None else Park(head.unreadable)
         match decision:
             case Settle():
                 shared.database.worked()
@@ -200,9 +204,8 @@ class Drain:
                 await self._put_back(claim, outcome, reason, "waiting", head.attempts, delay_s)
             case Park(reason):
                 await self._park(claim, head, why(reason, outcome))
-                shared.runs.reports.parked(
-                    *(message, outcome, reason), attempts=head.attempts, letter=shared.dead_letters
-                )
+                letter = shared.dead_letters and head.unreadable is None
+                shared.runs.reports.parked(*(message, outcome, reason), attempts=head.attempts, letter=letter)
             case Skip(reason):
                 done = await shared.database.run(lambda: self._skip(claim, head, why(reason, outcome)))
                 shared.letters_wanted.set()
@@ -235,7 +238,8 @@ class Drain:
 
     async def _park(self, claim: Claimed, head: Head, because: Why) -> None:
         def park() -> Script[None]:
-            if (yield from holding.put_back(claim, state="parked", why=because, attempts=head.attempts, delay_s=None)):
+            put = yield from holding.put_back(claim, state="parked", why=because, attempts=head.attempts, delay_s=None)
+            if put and head.unreadable is None:
                 yield from self._letter(claim, head, because)
 
         await self._shared.database.run(park)

@@ -15,7 +15,7 @@ from relevo.consumer.consumer import Consumer
 from relevo.consumer.shared import Shared
 from relevo.errors import LostOwnershipError, RelevoError
 from relevo.message import Message
-from relevo.outcome import Rejected
+from relevo.outcome import PublishOutcome, Rejected
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Broker, Publisher
 from relevo.ports.database import Dialect
@@ -36,6 +36,8 @@ log = logging.getLogger("relevo.consumer")
 BATCH = 100
 POLL_S = 2.0
 """How often letters are looked for that another process wrote and did not publish."""
+OURS = "unpublishable"
+"""Code of a letter that never came as far as the broker."""
 REFUSED_MAX_S = 300.0
 """Longest wait before a letter that the broker refused is tried again."""
 
@@ -145,14 +147,15 @@ class Letters:
             publisher = self._publisher = await self._broker.publisher(
                 source=self._settings.source_uri, send_timeout_s=self._settings.relay.send_timeout_s
             )
-        outcomes = await send(publisher, [letter.message for letter in letters])
+        outcomes = await self._send(publisher, letters)
         probe("letters.published")
         sent = [letter.letter_id for index, letter in enumerate(letters) if index not in outcomes]
         refused = {}
         for index, outcome in outcomes.items():
             if isinstance(outcome, Rejected):
                 letter = letters[index]
-                problem = "; ".join(filter(None, (said(outcome), unsure)))
+                told = f"it cannot be published: {outcome.reason}" if outcome.code == OURS else said(outcome)
+                problem = "; ".join(filter(None, (told, unsure)))
                 refused[letter.letter_id] = (problem, min(REFUSED_MAX_S, 2.0 ** min(letter.refusals, 16)))
                 log.warning(
                     "consumer %s: dead letter %s was not taken by %s and is tried again; its message stays held (%s)",
@@ -175,6 +178,34 @@ class Letters:
             self._failures = 0
             self.problem = next(iter(refused.values()))[0] if refused else None
         return 0.0
+
+    async def _send(self, publisher: Publisher, letters: list[Letter]) -> dict[int, PublishOutcome]:
+        """Outcomes by index, of those not accepted. A letter that cannot be read, or that the publisher fails at, is
+        refused by itself."""
+        outcomes: dict[int, PublishOutcome] = {
+            index: Rejected(OURS, letter.unreadable)
+            for index, letter in enumerate(letters)
+            if letter.unreadable is not None
+        }
+        readable = [index for index in range(len(letters)) if index not in outcomes]
+        try:
+            found = await send(publisher, [letters[index].message for index in readable])
+            return outcomes | {readable[place]: outcome for place, outcome in found.items()}
+        except RelevoError:
+            raise
+        except Exception as error:
+            name = self._shared.name
+            log.error("consumer %s: sending dead letters failed, so they are sent one by one", name, exc_info=error)
+        for index in readable:
+            try:
+                found = await send(publisher, [letters[index].message])
+            except RelevoError:
+                raise
+            except Exception as error:  # noqa: BLE001 - this letter alone
+                outcomes[index] = Rejected(OURS, ": ".join(describe(error)))
+            else:
+                outcomes |= {index + place: outcome for place, outcome in found.items()}
+        return outcomes
 
     async def _ensure(self, topics: set[str]) -> str:
         """What went wrong when a topic was to be made: it may be there all the same, so publishing is tried."""

@@ -71,6 +71,12 @@ class Performer:
         """Until it is settled or given up. ``act_before``: by ``clock``, the last moment at which the act may begin, so
         that its time-out ends within the lease. Never raises for what the act does."""
         probe("effect.claimed")
+        if claim.unreadable is not None:  # what was sent before may have been done; the rest was not
+            state: EffectState = "unknown" if claim.state == "unknown" else "failed"
+            if state == "unknown":
+                reporting.unknown(claim, "Unreadable", claim.unreadable, by_itself=False)
+            await self._settle(claim, _Outcome(state, None, "Unreadable", clean(claim.unreadable), NEVER_S))
+            return
         if claim.state == "unknown" and self._effect.verify is not None:
             await self._settle(claim, await self._ask(claim))
             return

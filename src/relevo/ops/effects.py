@@ -63,8 +63,8 @@ async def show(database: Database, effect_id: int) -> EffectDetail:
     return EffectDetail(
         **msgspec.structs.asdict(line),
         idempotency_key=idempotency_key,
-        data=json.loads(data),
-        result=None if result is None else json.loads(result),
+        data=_json(data),
+        result=None if result is None else _json(result),
         created_at=to_time(created_at).astimezone(UTC),
         sent_at=None if sent_at is None else to_time(sent_at).astimezone(UTC),
         finished_at=None if finished_at is None else to_time(finished_at).astimezone(UTC),
@@ -94,6 +94,14 @@ def _resolve(effect_id: int, verdict: Literal["done", "not-done"], why: str, act
     name, key = resolved
     act = auditing.Act(f"effects.{verdict}", actor, why, {"effect_id": effect_id, "name": name, "key": key})
     yield from auditing.record(act, 1)
+
+
+def _json(text: Any) -> Any:
+    """What is stored; as it stands where it cannot be read, which is why the effect failed."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return f"(cannot be read) {text!s:.200}"
 
 
 def _line(row: effecting.Listed) -> EffectLine:

@@ -42,7 +42,8 @@ def record(name: str, key: str, data: str, event_id: UUID | None, consumer: str 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One effect in hand. ``state``: ``pending``, to be performed, or ``unknown``, to be asked about."""
+    """One effect in hand. ``state``: ``pending``, to be performed, or ``unknown``, to be asked about. ``unreadable``:
+    why its row cannot be read, so that neither is possible."""
 
     effect_id: int
     name: str
@@ -55,6 +56,7 @@ class Claim:
     epoch: int
     event_id: UUID | None
     consumer: str | None
+    unreadable: str | None = None
 
 
 def expire(names: Sequence[str]) -> Script[list[tuple[str, str]]]:
@@ -170,16 +172,11 @@ def _params(claim: Claim) -> dict[str, Any]:
 
 def _claim(row: Row) -> Claim:
     effect_id, name, key, idempotency, data, state, attempts, asked, epoch, event_id, consumer = row
-    return Claim(
-        effect_id,
-        name,
-        key,
-        UUID(idempotency),
-        json.loads(data),
-        state,
-        attempts,
-        asked,
-        epoch,
-        None if event_id is None else UUID(event_id),
-        consumer,
-    )
+    unreadable = None
+    try:
+        event = None if event_id is None else UUID(event_id)
+        identity, content = UUID(idempotency), json.loads(data)
+    except Exception as error:  # noqa: BLE001 - a row that was written by hand
+        unreadable = f"the row with effect_id {effect_id} cannot be read: {error}"
+        event, identity, content = None, idempotency_key(str(name), str(key)), None
+    return Claim(effect_id, name, key, identity, content, state, attempts, asked, epoch, event, consumer, unreadable)

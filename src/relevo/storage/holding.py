@@ -18,7 +18,8 @@ from relevo.message import Message
 from relevo.script import Row, Script, Statement
 from relevo.storage import inboxing
 from relevo.storage.inboxing import Bounds
-from relevo.times import from_us, to_us
+from relevo.storage.rows import held_copy
+from relevo.times import to_us
 
 Side = Literal["relay", "consumer"]
 HeldState = Literal["waiting", "parked", "draining"]
@@ -83,6 +84,8 @@ class Head:
     shard: str
     position: int
     attempts: int
+    unreadable: str | None = None
+    """Why its row cannot be read; ``message`` is a stand-in then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,20 +281,5 @@ def counts(side: Side, consumer: str) -> Script[dict[str, int]]:
 
 
 def _head(row: Row, attempts: int) -> Head:
-    headers = json.loads(row[12]) if row[12] else {}
-    message = Message(
-        event_id=UUID(row[1]),
-        kind=row[2],
-        topic=row[3],
-        key=None if row[4] is None else bytes(row[4]),
-        type=row[5],
-        schema_version=row[6],
-        aggregate_type=row[7],
-        aggregate_id=row[8],
-        aggregate_version=row[9],
-        payload=None if row[10] is None else bytes(row[10]),
-        content_type=row[11],
-        headers=headers,
-        created_at=from_us(int(row[13])),
-    )
-    return Head(row[0], message, row[15], int(row[14]), attempts)
+    message, unreadable = held_copy(row)
+    return Head(row[0], message, row[15], int(row[14]), attempts, unreadable)

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from relevo.message import Message
 from relevo.ports.database import Dialect
-from relevo.script import Script, Statement
+from relevo.script import Row, Script, Statement
 from relevo.storage import duties
 from relevo.storage.duties import Duty
-from relevo.storage.rows import message_reader
+from relevo.storage.rows import message_reader, stand_in
 from relevo.times import to_us
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """``refusals``: times the broker refused it so far."""
+    """``refusals``: times the broker refused it so far. ``unreadable``: why its row cannot be read; ``message`` is a
+    stand-in then."""
 
     letter_id: int
     message: Message
     refusals: int
+    unreadable: str | None = None
 
 
 class Waiting(NamedTuple):
@@ -61,7 +63,16 @@ def page(dialect: Dialect, consumer: str, limit: int, *, without_topics: Collect
         "letters.page", {"consumer": consumer, "limit": limit, "without_topics": sorted(without_topics)}
     )
     read = message_reader(dialect)
-    return [Letter(int(row[0]), read(row[1:14]), int(row[14])) for row in rows]
+    return [_letter(row, read) for row in rows]
+
+
+def _letter(row: Row, read: Callable[[Row], Message]) -> Letter:
+    letter_id, refusals, columns = int(row[0]), int(row[14]), row[1:14]
+    try:
+        return Letter(letter_id, read(columns), refusals)
+    except Exception as error:  # noqa: BLE001 - a row that was written by hand
+        reason = f"the row with letter_id {letter_id} cannot be read: {error}"
+        return Letter(letter_id, stand_in(letter_id, columns), refusals, reason)
 
 
 def settle(duty: Duty, sent: Sequence[int], refused: Mapping[int, tuple[str, float]]) -> Script[None]:

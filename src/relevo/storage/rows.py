@@ -14,7 +14,7 @@ from relevo.message import Message
 from relevo.outgoing import Outgoing, Sendable, check_headers_text, headers_from
 from relevo.ports.database import Dialect
 from relevo.script import Rows
-from relevo.times import EPOCH, clamped, from_ms
+from relevo.times import EPOCH, clamped, from_ms, from_us
 from relevo.total import text_of
 
 _new = tuple.__new__
@@ -76,6 +76,33 @@ def stand_in(seq: int, row: Sequence[Any], *, payload: object = None) -> Message
         payload=payload if isinstance(payload, bytes) else None,
         created_at=EPOCH,
         key=key if isinstance(key, bytes) else None if key is None else str(key).encode(),
+    )
+
+
+def held_copy(row: Sequence[Any]) -> tuple[Message, str | None]:
+    """The message of a row of ``held.first``, and why it cannot be read, if so: a stand-in is in its place then."""
+    try:
+        return _held_message(row), None
+    except Exception as error:  # noqa: BLE001 - a row that was written by hand
+        stood = stand_in(row[0], (row[1], None, row[3], row[4], row[5]))
+        return stood, f"the row with held_seq {row[0]} cannot be read: {error}"
+
+
+def _held_message(row: Sequence[Any]) -> Message:
+    return Message(
+        event_id=UUID(row[1]),
+        kind=row[2],
+        topic=row[3],
+        key=None if row[4] is None else bytes(row[4]),
+        type=row[5],
+        schema_version=row[6],
+        aggregate_type=row[7],
+        aggregate_id=row[8],
+        aggregate_version=row[9],
+        payload=None if row[10] is None else bytes(row[10]),
+        content_type=row[11],
+        headers=headers_from(row[12] or None),
+        created_at=from_us(int(row[13])),
     )
 
 
