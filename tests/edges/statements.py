@@ -79,17 +79,17 @@ class Kind:
     broker: str
     statements: tuple[str, ...]
     once: tuple[str, ...]
-    slow: tuple[str, ...] = ()
+    slow: tuple[tuple[str, str], ...] = ()
 
 
 def _worlds() -> dict[str, Kind]:
     found: dict[str, Kind] = {}
     seen: set[str] = set()
     for name, source, broker, text, slow in (
-        ("log", "log", "embedded", _ALL + _DRAIN + _LOG, ("log.look", "log.save")),
+        ("log", "log", "embedded", _ALL + _DRAIN + _LOG, (("log.save", "late"),)),
         ("mark", "mark", "embedded", _ALL + _DRAIN + _MARK, ()),
         ("wal", "wal", "embedded", _ALL + _DRAIN + _WAL, ()),
-        ("groups", "log", "postgres", _ALL + _GROUPS, ("groups.page", "groups.save")),
+        ("groups", "log", "postgres", _ALL + _GROUPS, ()),
     ):
         statements = tuple(sorted(set(text.split())))
         found[name] = Kind(source, broker, statements, tuple(each for each in statements if each not in seen), slow)

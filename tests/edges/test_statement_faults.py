@@ -1,6 +1,7 @@
 """Every statement that a long-running process executes fails once, in every way a database can: it goes on by itself.
 
-``make test`` has each statement of each world once, with a fault that rotates; ``make soak`` has all of them.
+``make test`` has each statement once, with a fault that rotates, a few statements at a time; ``make soak`` has each
+statement of each world with every fault, one by one.
 """
 
 from __future__ import annotations
@@ -13,18 +14,28 @@ import pytest
 
 from relevo.catalog import _statements
 from tests.edges.statements import ELSEWHERE, WORLDS
-from tests.support.statement_faults import FAULTS, World, world_of
+from tests.support.statement_faults import AT_ENDS, BY_PAUSES, FAULTS, World, world_of
+
+AT_ONCE = 4
+"""Statements that fail in one round of the short form."""
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xdist_group("faults-log" if name == "log" else "faults-others"))
+        for name in WORLDS
+    ],
+)
 async def test_each_statement_once(
     name: str, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = WORLDS[name]
     quick = [fault for fault in FAULTS if fault not in ("never", "late")]
     turn = cycle(quick[place:] + quick[:place] if (place := list(WORLDS).index(name)) else quick)
-    cases = [(statement, next(turn)) for statement in world.once]
-    cases += list(zip(world.slow, ("never", "late"), strict=False))
+    cases = [dict.fromkeys(some, "") for some in together(world.once)]
+    cases = [{statement: next(turn) for statement in case} for case in cases]
+    cases += [{statement: fault} for statement, fault in world.slow]
     async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker) as running:
         failed = await play(running, cases, caplog)
     assert not failed, failed
@@ -43,7 +54,7 @@ async def test_each_statement_in_every_way(
 ) -> None:
     world = WORLDS[name]
     async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker) as running:
-        failed = await play(running, [(statement, fault) for statement in world.statements], caplog)
+        failed = await play(running, [{statement: fault} for statement in world.statements], caplog)
     assert not failed, failed
 
 
@@ -54,19 +65,26 @@ def test_every_statement_is_classified() -> None:
     assert set(_statements("postgresql")) == reached | ELSEWHERE.keys()
 
 
-async def play(
-    world: World, cases: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
-) -> dict[tuple[str, str], str]:
+def together(statements: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """A few at a time, of those that are brought about in the same way."""
+    found: list[tuple[str, ...]] = []
+    for way in (AT_ENDS, BY_PAUSES, frozenset(statements) - AT_ENDS - BY_PAUSES):
+        some = tuple(statement for statement in statements if statement in way)
+        found += [some[place : place + AT_ONCE] for place in range(0, len(some), AT_ONCE)]
+    return found
+
+
+async def play(world: World, cases: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> dict[str, str]:
     """Provoke one after the other; the ledger is even after each. What went wrong, by case."""
-    failed: dict[tuple[str, str], str] = {}
+    failed: dict[str, str] = {}
     for case in cases:
         caplog.clear()
         caplog.set_level(logging.INFO)
         try:
-            await world.provoke(*case)
+            await world.provoke(case)
             await world.settle(f"{case} is over")
         except AssertionError as error:
-            failed[case] = str(error)[:500]
+            failed[str(case)] = str(error)[:500]
             if len(failed) > 5:
                 break
     return failed

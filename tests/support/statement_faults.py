@@ -1,4 +1,4 @@
-"""One statement of the catalog fails, once, in a process that works: by a SQLSTATE of the real server, by a connection
+"""Statements of the catalog fail, each once, in a process that works: by a SQLSTATE of the real server, by a connection
 that is cut, or by an answer that does not come in time.
 
 The statement is replaced where it is executed, so the transaction around it is real. ``Faults`` stands in the two
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -74,23 +74,23 @@ BY_PAUSES = {"log.add_groups", "log.drop_groups", "log.page", "mark.horizon"}
 
 
 class Faults:
-    """``arm`` one; it strikes at the statement's next execution, once. ``seen``: every statement executed."""
+    """``arm`` some; each strikes at its statement's next execution, once. ``seen``: every statement executed."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
-        self.armed: tuple[str, str] | None = None
+        self.armed: dict[str, str] = {}
         self.struck = asyncio.Event()
+        """All have struck."""
 
-    def arm(self, statement: str, fault: str) -> None:
+    def arm(self, faults: Mapping[str, str]) -> None:
         self.struck.clear()
-        self.armed = statement, fault
+        self.armed = dict(faults)
 
     def take(self, name: str) -> str | None:
         self.seen[name] += 1
-        if self.armed is None or self.armed[0] != name:
-            return None
-        fault, self.armed = self.armed[1], None
-        self.struck.set()
+        fault = self.armed.pop(name, None)
+        if fault is not None and not self.armed:
+            self.struck.set()
         return fault
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
@@ -116,12 +116,12 @@ class Faults:
 
         class Faulty(Catalog):
             def text(self, name: str) -> str:
-                fault = faults.armed[1] if faults.armed is not None and faults.armed[0] == name else None
                 faults.seen[name] += 1
+                fault = faults.armed.pop(name, None)
                 if fault is None:
                     return super().text(name)
-                faults.armed = None
-                loop.call_soon_threadsafe(faults.struck.set)
+                if not faults.armed:
+                    loop.call_soon_threadsafe(faults.struck.set)
                 return text_of(fault)
 
         catalog = ConsumerEngine._catalog
@@ -204,14 +204,14 @@ class World:
         self._stack = contextlib.AsyncExitStack()
         await self._stack.enter_async_context(running(self))
 
-    async def provoke(self, statement: str, fault: str) -> None:
-        """Have the statement executed, and fail with ``fault``."""
-        self.faults.arm(statement, fault)
+    async def provoke(self, faults: Mapping[str, str]) -> None:
+        """Have the statements executed, and each fail once with its fault."""
+        self.faults.arm(faults)
         for turn in range(8):
             self.traffic()
-            if statement in AT_ENDS:
+            if self.faults.armed.keys() & AT_ENDS:
                 await self.restart()
-            elif statement in BY_PAUSES or turn == 4:
+            elif self.faults.armed.keys() & BY_PAUSES or turn == 4:
                 await self.pause("pause")
                 self.traffic("plain")
                 with contextlib.suppress(TimeoutError):
@@ -220,7 +220,7 @@ class World:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.faults.struck.wait(), 1.5)
                 return
-        raise AssertionError(f"{statement} was not executed")
+        raise AssertionError(f"{', '.join(self.faults.armed)}: not executed")
 
     async def close(self) -> None:
         await self._stack.aclose()

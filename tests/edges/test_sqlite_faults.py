@@ -1,0 +1,134 @@
+"""A relay on SQLite waits out what the library raises: locked, full, read-only, a broken disk. It says so, is unready
+meanwhile, and goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relevo import Outbox, Relay
+from relevo.clients import sqlite as client
+from relevo.clients.sqlite import SqliteDatabase
+from relevo.settings import BrokerSettings, RelaySettings, Settings
+from tests.support.events import OrderPlaced
+from tests.support.relays import Store, sqlite_store
+from tests.support.waiting import eventually
+
+Fault = Callable[[list[SqliteDatabase], Path, pytest.MonkeyPatch], "contextlib.AbstractContextManager[None]"]
+
+
+def pragma(databases: list[SqliteDatabase], begin: str, end: str) -> Iterator[None]:
+    """Set for Relevo's connections, in their own threads; the library itself refuses then."""
+
+    def execute(text: str) -> None:
+        for database in databases:
+
+            def act(database: SqliteDatabase = database) -> None:
+                if database._connection is not None:
+                    database._connection.execute(text)
+
+            database._thread.submit(act).result(10)
+
+    execute(begin)
+    yield
+    execute(end)
+
+
+@contextlib.contextmanager
+def readonly(databases: list[SqliteDatabase], path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from pragma(databases, "pragma query_only = on", "pragma query_only = off")
+
+
+@contextlib.contextmanager
+def busy(databases: list[SqliteDatabase], path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another connection has the write lock."""
+    for _ in pragma(databases, "pragma busy_timeout = 100", "pragma busy_timeout = 10000"):
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            yield
+            other.execute("rollback")
+
+
+def raising(code: int) -> Fault:
+    """Every statement that writes raises as the library does for ``code``, which no test can bring about for real."""
+
+    @contextlib.contextmanager
+    def fault(databases: list[SqliteDatabase], path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+        on, usual = threading.Event(), SqliteDatabase._execute
+        on.set()
+
+        def execute(database: SqliteDatabase, connection: Any, statement: Any) -> Any:
+            if on.is_set():
+                error = sqlite3.OperationalError("injected")
+                error.sqlite_errorcode = code
+                raise error
+            return usual(database, connection, statement)
+
+        patch.setattr(SqliteDatabase, "_execute", execute)
+        yield
+        on.clear()
+
+    return fault
+
+
+FAULTS: dict[str, Fault] = {
+    "busy": busy,
+    "readonly": readonly,
+    "full": raising(sqlite3.SQLITE_FULL),
+    "ioerr": raising(sqlite3.SQLITE_IOERR),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_relay_on_sqlite(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    databases: list[SqliteDatabase] = []
+    connect = SqliteDatabase._connect
+
+    def connected(database: SqliteDatabase) -> sqlite3.Connection:
+        databases.append(database)
+        return connect(database)
+
+    monkeypatch.setattr(SqliteDatabase, "_connect", connected)
+    monkeypatch.setattr(client, "BUSY_TIMEOUT_MS", 500)
+    path = tmp_path / "app.db"
+    store = sqlite_store(path)
+    settings = Settings(
+        database=store.settings,
+        broker=BrokerSettings(url=f"embedded:{tmp_path}/broker.db"),
+        relay=RelaySettings(lease_s=3.0, send_timeout_s=1.0, poll_max_s=0.05),
+    )
+    stop, relay = asyncio.Event(), Relay(settings)
+    task = asyncio.create_task(relay.run(stop))
+    try:
+        add(store, 1)
+        await eventually(lambda: store.unsettled() == 0 and relay.health().ready, what="it works", timeout_s=20)
+        caplog.clear()
+        with FAULTS[fault](databases, path, monkeypatch):
+            await eventually(lambda: not relay.health().ready, what="it is unready", timeout_s=30)
+            problems = relay.health().problems
+            assert problems and relay.health().live and not task.done()
+            assert [record for record in caplog.records if record.levelno >= logging.WARNING], "it says so"
+        add(store, 2)
+        await eventually(lambda: store.unsettled() == 0 and relay.health().ready, what="it goes on", timeout_s=30)
+        assert not task.done() and relay.health().problems == {}
+    finally:
+        stop.set()
+        await task
+
+
+def add(store: Store, number: int) -> None:
+    with contextlib.closing(store.connect()) as connection:
+        connection.execute("begin immediate")
+        Outbox().add(connection, OrderPlaced(number))
+        connection.commit()
