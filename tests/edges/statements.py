@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 _ALL = """
     destinations.forget duty.done duty.leave duty.leave_one duty.lock duty.take held.add_key held.among
@@ -17,6 +19,16 @@ _ALL = """
 """What a relay, a consumer with effects and their care execute, whatever the source and the broker."""
 _DRAIN = """
     held.advance held.claim held.count held.due held.first held.remove_key held.remove_message
+"""
+_KEPT = """
+    performing.release performing.unsent scheduled.aside scheduled.due scheduled.move_some
+"""
+"""With scheduled messages that cannot be moved, and acts that cannot begin."""
+_ARCHIVE = """
+    purge.archive
+"""
+_PARTITIONS = """
+    partition.cut partition.drop partition.list partition.prove partition.scan
 """
 _LOG = """
     lanes.lock log.add_groups log.drop_groups log.load log.look log.page log.save log.window
@@ -59,15 +71,14 @@ _OPERATOR = """
     wal.slots wal.system wal.terminate
 """
 _NOT_YET = """
+    relay_held.due relay_held.heads relay_held.key relay_held.lock relay_held.remove relay_held.rest
+    relay_held.settle
+    held.put_back mark.hold wal.hold wal.hold_keys wal.lock_keys
     destinations.pause destinations.resume groups.append_nothing groups.create groups.create_topics
-    groups.topics_known held.later held.put_back held.release inbox.bound_idle inbox.idle_since
-    inbox.find_many inbox.identity inbox.insert inbox.lock_timeout inbox.read_only inbox.take_back
-    journal.count journal.forget_fresh journal.hand_back letters.refused mark.free mark.hold mark.xid
-    partition.cut partition.drop partition.inside partition.list partition.prove partition.scan performing.hang
-    performing.release performing.unsent purge.archive relay_held.due relay_held.heads relay_held.key
-    relay_held.lock relay_held.remove relay_held.rest relay_held.settle scheduled.aside scheduled.due
-    scheduled.move_some scheduled.set_aside wal.hold wal.hold_keys wal.lock_keys wal.terminate_former
-    wal.timeline
+    groups.topics_known held.later held.release inbox.bound_idle inbox.find_many inbox.identity inbox.insert
+    inbox.lock_timeout inbox.read_only inbox.take_back journal.count journal.forget_fresh journal.hand_back
+    letters.refused mark.free mark.xid partition.inside performing.hang scheduled.set_aside
+    wal.terminate_former wal.timeline
 """
 
 
@@ -80,6 +91,7 @@ class Kind:
     statements: tuple[str, ...]
     once: tuple[str, ...]
     slow: tuple[tuple[str, str], ...] = ()
+    retention: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _worlds() -> dict[str, Kind]:
@@ -94,6 +106,14 @@ def _worlds() -> dict[str, Kind]:
         statements = tuple(sorted(set(text.split())))
         found[name] = Kind(source, broker, statements, tuple(each for each in statements if each not in seen), slow)
         seen |= set(statements)
+    days = 1 / 86_400
+    for name, text, retention in (
+        ("kept", _KEPT, {}),
+        ("archive", _ARCHIVE, {"then": "archive", "outbox_days": days}),
+        ("partitions", _PARTITIONS, {"then": "partitions", "outbox_days": days, "partition_days": days}),
+    ):
+        statements = tuple(text.split())
+        found[name] = Kind("log", "embedded", statements, statements, (), retention)
     return found
 
 

@@ -14,7 +14,15 @@ import pytest
 
 from relevo.catalog import _statements
 from tests.edges.statements import ELSEWHERE, WORLDS
-from tests.support.statement_faults import AT_ENDS, BY_PAUSES, FAULTS, World, world_of
+from tests.support.statement_faults import (
+    AFTER,
+    AT_ENDS,
+    BY_BAD_ROWS,
+    BY_PAUSES,
+    FAULTS,
+    World,
+    world_of,
+)
 
 AT_ONCE = 4
 """Statements that fail in one round of the short form."""
@@ -36,7 +44,7 @@ async def test_each_statement_once(
     cases = [dict.fromkeys(some, "") for some in together(world.once)]
     cases = [{statement: next(turn) for statement in case} for case in cases]
     cases += [{statement: fault} for statement, fault in world.slow]
-    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker) as running:
+    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker, **world.retention) as running:
         failed = await play(running, cases, caplog)
     assert not failed, failed
 
@@ -53,7 +61,7 @@ async def test_each_statement_in_every_way(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = WORLDS[name]
-    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker) as running:
+    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker, **world.retention) as running:
         failed = await play(running, [{statement: fault} for statement in world.statements], caplog)
     assert not failed, failed
 
@@ -68,7 +76,8 @@ def test_every_statement_is_classified() -> None:
 def together(statements: tuple[str, ...]) -> list[tuple[str, ...]]:
     """A few at a time, of those that are brought about in the same way."""
     found: list[tuple[str, ...]] = []
-    for way in (AT_ENDS, BY_PAUSES, frozenset(statements) - AT_ENDS - BY_PAUSES):
+    others = frozenset(statements) - AT_ENDS - BY_PAUSES - BY_BAD_ROWS - AFTER.keys()
+    for way in (AT_ENDS, BY_PAUSES, BY_BAD_ROWS, frozenset(AFTER), others):
         some = tuple(statement for statement in statements if statement in way)
         found += [some[place : place + AT_ONCE] for place in range(0, len(some), AT_ONCE)]
     return found

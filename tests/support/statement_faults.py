@@ -72,6 +72,15 @@ AT_ENDS = {
 BY_PAUSES = {"log.add_groups", "log.drop_groups", "log.page", "mark.horizon"}
 """Executed when a destination is paused or resumed."""
 
+BY_BAD_ROWS = {"scheduled.due", "scheduled.move_some", "scheduled.aside"}
+"""Executed when a scheduled message cannot be moved."""
+AFTER = {"performing.unsent": "performing.sent", "performing.release": "performing.sent"}
+"""Executed when another statement has failed."""
+BAD_ROW = (
+    "insert into relevo_scheduled (due_at, event_id, bucket, topic, type)"
+    " values (clock_timestamp(), gen_random_uuid(), 5000, 't', 'a.b')"
+)
+
 
 class Faults:
     """``arm`` some; each strikes at its statement's next execution, once. ``seen``: every statement executed."""
@@ -206,17 +215,15 @@ class World:
 
     async def provoke(self, faults: Mapping[str, str]) -> None:
         """Have the statements executed, and each fail once with its fault."""
-        self.faults.arm(faults)
+        self.faults.arm({AFTER[name]: "57014" for name in faults if name in AFTER} | dict(faults))
         for turn in range(8):
             self.traffic()
             if self.faults.armed.keys() & AT_ENDS:
                 await self.restart()
             elif self.faults.armed.keys() & BY_PAUSES or turn == 4:
-                await self.pause("pause")
-                self.traffic("plain")
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.faults.struck.wait(), 1.5)
-                await self.pause("resume")
+                await self.paused("destination", TOPIC)
+            elif self.faults.armed.keys() & BY_BAD_ROWS:
+                self.query(BAD_ROW)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.faults.struck.wait(), 1.5)
                 return
@@ -225,12 +232,20 @@ class World:
     async def close(self) -> None:
         await self._stack.aclose()
 
-    async def pause(self, act: Any) -> None:
+    async def paused(self, *what: Any, **more: Any) -> None:
+        """Pause it, send some, and resume it."""
+        await self.pause("pause", *what, **more)
+        self.traffic("plain", "plain", "plain")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.faults.struck.wait(), 2.0)
+        await self.pause("resume", *what, **more)
+
+    async def pause(self, act: Any, *what: Any, **more: Any) -> None:
         from relevo.clients import database_for
 
         database = database_for(self.settings.database)
         try:
-            await pauses.change(database, pauses.target("destination", TOPIC), act=act, who="t", why="t")
+            await pauses.change(database, pauses.target(*what, **more), act=act, who="t", why="t")
         finally:
             await database.aclose()
 
@@ -267,7 +282,7 @@ def settings_of(url: str, broker: str, source: str, **more: Any) -> Settings:
         relay=RelaySettings(source=source, lease_s=3.0, send_timeout_s=1.0, poll_max_s=0.1),  # type: ignore[arg-type]
         consumer=ConsumerSettings(lease_s=3.0, stop_timeout_s=10.0, inbox_window_s=3600.0, redelivery_s=60.0),
         effects=EffectsSettings(grace_s=2.0, poll_s=0.05),
-        retention=RetentionSettings(every_s=0.3, outbox_days=1.0, pause_s=0.0, **more),
+        retention=RetentionSettings(**{"every_s": 0.3, "outbox_days": 1.0, "pause_s": 0.0} | more),
     )
 
 
