@@ -115,3 +115,34 @@ async def test_data_is_decoded_anew_for_each_attempt(shop: Store) -> None:
     async with running(consumer, shop, broker):
         await settled(broker)
     assert seen == [["as sent"]] * 3
+
+
+@pytest.mark.parametrize("state", ["53100", "53200", "53000"])
+async def test_a_statement_that_finds_no_room_again_and_again_is_parked_on_a_quiet_consumer(
+    shop: Store, state: str
+) -> None:
+    """The database takes other writes meanwhile: waited for once, then counted, and readiness does not flap."""
+    runs: list[int] = []
+    consumer = Consumer("billing", ["shop.order"], batch=1, retry=THRICE)
+
+    @consumer.on(OrderPlaced)
+    def handle(event: Event[OrderPlaced], tx: psycopg.Connection[Any]) -> None:
+        runs.append(event.attempt)
+        tx.execute(f"do $$ begin raise exception 'no room for this' using errcode = '{state}'; end $$")
+
+    broker = FakeBroker()
+    broker.append(order(1, "bad"))
+    downs: set[str] = set()
+    async with running(consumer, shop, broker) as member:
+
+        def over() -> bool:
+            downs.update(member.runner.health().problems.values())
+            return broker.all_settled() and bool(held(shop))
+
+        await eventually(over, what="it is parked", timeout_s=30)
+    [(where, reason, _, counted)] = held(shop)
+    assert (where, counted) == ("parked", 3)
+    assert "no room for this" in reason
+    assert runs == [1, 1, 2, 3]
+    assert len(downs) <= 1, "it was an outage once"
+    assert shop.query("select count(*) from relevo_inbox") == [(0,)], "the small writes are taken back"

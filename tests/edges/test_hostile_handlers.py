@@ -183,8 +183,12 @@ async def play_live(play: Play, way: str, store: Store) -> None:
         assert not member.task.done()
         await eventually(lambda: member.runner.health().ready, what="it is ready", timeout_s=10)
         assert member.runner.health().live
-        detail = member.runner.health().detail["billing"]
-        assert (detail["in_flight"], detail["draining"]) == (0, 0)
+
+        def idle() -> bool:
+            detail = member.runner.health().detail["billing"]
+            return (detail["in_flight"], detail["draining"]) == (0, 0)
+
+        await eventually(idle, what="nothing is in flight", timeout_s=10)
         stopped = time.monotonic()
     assert time.monotonic() - stopped < STOP_S
     rows = store.query("select event_id from relevo_held_message")

@@ -113,13 +113,17 @@ def test_a_generator_is_no_effect() -> None:
 
 
 class Witness:
-    def __init__(self, answers: bool = True) -> None:
+    def __init__(self, answers: bool = True, writes: bool = False) -> None:
         self.commits = 0
+        self._writes = writes
         self.reasons: list[str] = []
         self._answers = answers
 
     async def answers(self) -> bool:
         return self._answers
+
+    async def writes(self) -> bool:
+        return self._writes
 
     def down(self, reason: str) -> None:
         self.reasons.append(reason)
@@ -151,6 +155,14 @@ async def test_a_full_disk_is_waited_for_until_others_commit() -> None:
         assert isinstance(await losses.weigh(full, witness), Unavailable)
     witness.commits += 1
     assert isinstance(await losses.weigh(full, witness), Failed)
+
+
+async def test_a_disk_that_is_full_for_one_message_alone_is_its_own_failure_from_the_second_time_on() -> None:
+    losses, witness = Losses(), Witness(writes=True)
+    full = DatabaseLost("DiskFull", "no space", scarce=True)
+    assert isinstance(await losses.weigh(full, 1, Policy(), witness), Unavailable)
+    for attempt in (1, 2):
+        assert isinstance(await losses.weigh(full, attempt, Policy(), witness), Failed)
 
 
 def test_delays_are_ones_that_every_database_holds() -> None:

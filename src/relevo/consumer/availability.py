@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from relevo.errors import ConfigError, LostOwnershipError, ReadOnlyError, SchemaError, UnreachableError
 from relevo.policy import PROBE_BACKOFF, Backoff
@@ -139,12 +139,11 @@ class Availability:
 
     async def answers(self) -> bool:
         """Whether it answers at once: ``down`` is for the caller to say."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                await self._database.run(inboxing.identity(), read_only=True)
-        except Exception:  # noqa: BLE001 - whatever it is, it is no answer
-            return False
-        return True
+        return await answered(self._database, inboxing.identity(), read_only=True)
+
+    async def writes(self, consumer: str) -> bool:
+        """Whether it takes a small write at once."""
+        return await answered(self._database, inboxing.try_writing(consumer), read_only=False)
 
     async def aclose(self) -> None:
         await self.tasks.aclose()
@@ -165,3 +164,13 @@ class Availability:
             log.info("consumer %s: the database answers again; going on", self.name)
             self._on_change(None)
             return
+
+
+async def answered(database: Database, script: Script[Any], *, read_only: bool) -> bool:
+    """Whether ``script`` ends well within a moment."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await database.run(script, read_only=read_only)
+    except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+        return False
+    return True

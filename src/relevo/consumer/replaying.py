@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from relevo.catalog import Catalog
-from relevo.consumer.availability import ANSWER_S
+from relevo.consumer.availability import answered
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.consumer.losses import DatabaseLost, Losses, passes, unknown_end
@@ -277,12 +277,11 @@ class Replayer:
 
     async def answers(self) -> bool:
         """Whether the database answers at once."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                await self._database.run(inboxing.identity(), read_only=True)
-        except Exception:  # noqa: BLE001 - whatever it is, it is no answer
-            return False
-        return True
+        return await answered(self._database, inboxing.identity(), read_only=True)
+
+    async def writes(self) -> bool:
+        """Whether it takes a small write at once."""
+        return await answered(self._database, inboxing.try_writing(self._consumer.name), read_only=False)
 
     def down(self, reason: str) -> None:
         """It does not: the next attempt finds out."""

@@ -111,6 +111,10 @@ class Shared:
         """Whether the database answers at once; one of ``Losses`` witnesses."""
         return await self.database.answers()
 
+    async def writes(self) -> bool:
+        """Whether it takes a small write at once."""
+        return await self.database.writes(self.name)
+
     def down(self, reason: str) -> None:
         self.database.down(reason)
 

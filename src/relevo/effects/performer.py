@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -18,26 +18,28 @@ import msgspec
 
 from relevo.decide import DELAY_MAX_S
 from relevo.effects import reporting
-from relevo.effects.calling import awaited, called, done_with, in_thread, within
+from relevo.effects.calling import SLACK_S, awaited, called, done_with, in_thread, on_loop, stopped, value_of, within
 from relevo.effects.declaring import Effect, EffectRequest
 from relevo.effects.verdicts import Done, EffectRefused, NotDone, Unknown
 from relevo.policy import Backoff
 from relevo.ports.database import Database
 from relevo.runtime.calls import ours
 from relevo.runtime.clock import boottime_s
-from relevo.runtime.patience import Patience, reason_of
+from relevo.runtime.patience import Patience, of_data, reason_of
 from relevo.runtime.probes import probe
 from relevo.runtime.returned import end, is_awaitable
 from relevo.runtime.texts import clean, describe
 from relevo.script import Script
 from relevo.storage import effecting
 from relevo.storage.effecting import Claim, EffectState
-from relevo.total import attribute, delay_of, name_of, text_of
+from relevo.total import attribute, delay_of, name_of, text_of, text_of_error
 
 log = logging.getLogger("relevo.effects")
 
 NEVER_S: Final = 10 * effecting.PERSON_S
 """Due so late that it waits for a person."""
+RESULT_BYTES_MAX: Final = 1_000_000
+NOT_KEPT: Final = '"(a result that the database refused)"'
 TELL: Final = Backoff(attempts=1, base=timedelta(milliseconds=200), cap=timedelta(seconds=2))
 """Between attempts to write down what came of an act."""
 
@@ -50,10 +52,6 @@ class _Outcome:
     error: str | None = None
     delay_s: float = 0.0
     asked: int = 0
-
-
-SLACK_S: Final = 0.25
-"""How long an act in a thread may take beyond its time-out before it is said that it still runs."""
 
 
 class Performer:
@@ -114,37 +112,56 @@ class Performer:
             return _Outcome("failed", None, *describe(error))
         except NotDone as error:
             return self._again(error, attempt)
-        except TimeoutError:
-            return self._left(claim, attempt, "TimeoutError", f"no answer within {effect.timeout_s:g} s")
+        except TimeoutError as error:  # ours, or one that the act itself raised
+            text = text_of_error(error) or f"no answer within {effect.timeout_s:g} s"
+            return self._left(claim, attempt, "TimeoutError", clean(text))
         except BaseException as error:
             if ours(error):
                 raise
             return self._left(claim, attempt, *describe(error))  # it may have been done before this was raised
 
     async def _perform(self, claim: Claim, attempt: int) -> Any:
-        """The act within its time-out. A coroutine is cancelled then; a thread cannot be, and while it runs nobody may
-        ask or act again: it is shown as *unknown*, kept under its lease, and what it says in the end counts."""
+        """The act within its time-out. A coroutine is cancelled then."""
         effect = self._effect
         request = _request(claim, attempt)
         if effect.is_async:
-            return done_with(await within(effect.timeout_s, effect.function(request)))
-        acting = in_thread(lambda: effect.function(request))
-        # Ready-made acts end by themselves when their time is over: a moment more, and the lease has room for it.
-        await asyncio.wait({acting}, timeout=effect.timeout_s + min(SLACK_S, (self._lease_s - effect.timeout_s) / 4))
-        text = f"no answer within {effect.timeout_s:g} s, and it still runs"
-        said = acting.done()
+            return done_with(await self._ended(claim, on_loop(effect.function(request))))
+        result = await self._ended(claim, in_thread(lambda: effect.function(request)))
+        if is_awaitable(result):
+            result = await self._ended(claim, on_loop(awaited(result)))
+        return done_with(result)
+
+    async def _ended(self, claim: Claim, acting: asyncio.Future[Any]) -> Any:
+        """What it returns. A thread cannot be stopped, nor can a coroutine that does not let itself be cancelled: while
+        it runs, nothing may ask or act again. The effect is shown as *unknown* and kept under its lease, and what the
+        act says in the end counts."""
+        effect = self._effect
+        try:
+            if isinstance(acting, asyncio.Task):
+                await asyncio.wait({acting}, timeout=effect.timeout_s)
+                if not await stopped(acting) and acting.done():
+                    raise TimeoutError
+            else:  # Ready-made acts end by themselves when their time is over; the lease has room for a moment more
+                slack_s = min(SLACK_S, (self._lease_s - effect.timeout_s) / 4)
+                await asyncio.wait({acting}, timeout=effect.timeout_s + slack_s)
+            if not acting.done():
+                await self._outlasted(claim, acting)
+            return value_of(acting.result())
+        except asyncio.CancelledError as error:
+            if ours(error) and isinstance(acting, asyncio.Task) and await stopped(acting):
+                return value_of(acting.result())
+            raise
+        finally:
+            acting.cancel()
+
+    async def _outlasted(self, claim: Claim, acting: asyncio.Future[Any]) -> None:
+        """Until it ends. Raises ``TimeoutError`` if another process has the effect by then."""
+        text = f"no answer within {self._effect.timeout_s:g} s, and it still runs"
+        log.warning("effect %s/%s: %s; it is waited for, since it cannot be stopped", *_id(claim), text)
         while not acting.done():
-            if not said:
-                said = True
-                log.warning("effect %s/%s: %s; it is waited for, since a thread cannot be stopped", *_id(claim), text)
             if not await self._still_ours(claim, text):
-                acting.cancel()
                 raise TimeoutError
             await asyncio.wait({acting}, timeout=self._lease_s / 3)
-        result = acting.result()
-        if is_awaitable(result):
-            result = await within(effect.timeout_s, awaited(result))
-        return done_with(result)
 
     async def _still_ours(self, claim: Claim, text: str) -> bool:
         try:
@@ -200,20 +217,32 @@ class Performer:
 
     async def _settle(self, claim: Claim, outcome: _Outcome) -> None:
         """Write it down, however long the database is away: nobody else knows it."""
-        known = await self._tell(claim, outcome.state, lambda: self._finish(claim, outcome))
+        plain = replace(outcome, result=None if outcome.result is None else NOT_KEPT)
+        known = await self._tell(
+            claim, outcome.state, lambda: self._finish(claim, outcome), lambda: self._finish(claim, plain)
+        )
         if known:
             probe("effect.recorded")
             reporting.settled(claim, outcome, self._effect.retry.attempts)
         else:
             log.warning("effect %s/%s: another process has it by now; %s is not recorded", *_id(claim), outcome.state)
 
-    async def _tell(self, claim: Claim, what: str, script: Callable[[], Script[bool]]) -> bool:
-        """Write down what only this process knows, again after whatever error."""
+    async def _tell(
+        self,
+        claim: Claim,
+        what: str,
+        script: Callable[[], Script[bool]],
+        plain: Callable[[], Script[bool]] | None = None,
+    ) -> bool:
+        """Write down what only this process knows, again after every error. ``plain``: the same without what the
+        database may refuse."""
         waiting = Patience(f"effect {claim.name}/{claim.key}: {what} cannot be written down yet: it", log, backoff=TELL)
         while True:
             try:
                 return await self._database.run(script())
-            except Exception as error:  # noqa: BLE001 - nobody else can write it down
+            except Exception as error:  # noqa: BLE001 - no other process can write it down
+                if plain is not None and of_data(error):
+                    script = plain
                 await asyncio.sleep(waiting.failed(error))
 
     def _finish(self, claim: Claim, outcome: _Outcome) -> Script[bool]:
@@ -253,8 +282,17 @@ def _request(claim: Claim, attempt: int) -> EffectRequest:
 
 def _json(result: Any) -> str:
     """The result as JSON text; what JSON cannot hold is stored as its text: the act is done, whatever it returned."""
+    name = clean(name_of(type(result)), 200)
     try:
-        text = msgspec.json.encode(result, enc_hook=clean).decode()
-        return text if "\\u0000" not in text else msgspec.json.encode(clean(result)).decode()
+        encoded = msgspec.json.encode(result, enc_hook=clean)
+        if len(encoded) > RESULT_BYTES_MAX:
+            return _text(f"(a {name} of {len(encoded)} bytes as JSON, more than is kept)")
+        msgspec.json.decode(encoded)  # a ``Raw`` is written as it is
+        text = encoded.decode()
+        return text if "\\u0000" not in text else _text(clean(result))
     except BaseException:  # noqa: BLE001 - whatever the result does, it is done
-        return msgspec.json.encode(f"(a {clean(name_of(type(result)), 200)} that JSON cannot hold)").decode()
+        return _text(f"(a {name} that JSON cannot hold)")
+
+
+def _text(text: str) -> str:
+    return msgspec.json.encode(text).decode()

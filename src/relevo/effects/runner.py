@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from relevo import signals
@@ -30,6 +30,9 @@ from relevo.storage.ready import ensure_ready
 from relevo.tasks import Tasks
 
 log = logging.getLogger("relevo.effects")
+
+LEAVE_S: Final = 2.0
+"""For acts that were cancelled, and for writing down that their outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class EffectRunner:
                 leave_s=MOMENT_S,
             )
             if self._tasks:
-                await asyncio.wait(self._tasks)
+                await asyncio.wait(self._tasks, timeout=self._stop_s())
             self._over = "it was stopped"
         except BaseException as error:
             self._over = f"it ended: {reason_of(error)}"
@@ -105,13 +108,18 @@ class EffectRunner:
             raise
         finally:
             await self._tasks_beside.aclose()
-            for task in self._tasks:
-                task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            for _ in range(2):  # the second time, what only waits for its outcome to be written down
+                for task in self._tasks:
+                    task.cancel()
+                if self._tasks:
+                    await asyncio.wait(self._tasks, timeout=LEAVE_S)
             self._wake.close()
             if self._given is None:
                 await database.aclose()
+
+    def _stop_s(self) -> float:
+        """How long what is performed may take after a stop: an act that outlasts its time-out is *unknown* then."""
+        return max(effect.timeout_s for effect in self.effects.values()) + LEAVE_S
 
     @property
     def problem(self) -> str | None:

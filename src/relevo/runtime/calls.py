@@ -48,7 +48,7 @@ def kept(call: Callable[[], T]) -> T | Raised:
 async def apart(work: Coroutine[Any, Any, T]) -> T | Raised:
     """The result of ``work``, or what it raised. A cancellation of the caller reaches ``work`` and is raised here when
     that has ended."""
-    task = asyncio.get_running_loop().create_task(_kept(work))
+    task = asyncio.get_running_loop().create_task(kept_on_loop(work))
     try:
         result = await task
     except asyncio.CancelledError as error:  # before it began
@@ -61,7 +61,8 @@ async def apart(work: Coroutine[Any, Any, T]) -> T | Raised:
     return result
 
 
-async def _kept(work: Coroutine[Any, Any, T]) -> T | Raised:
+async def kept_on_loop(work: Coroutine[Any, Any, T]) -> T | Raised:
+    """The result of ``work``, or what it raised. For a task of its own."""
     try:
         return await work
     except BaseException as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from uuid import UUID
 
+from relevo.ids import uuid7
 from relevo.script import Ids, Script, Statement
 
 InboxOutcome = Literal["done", "skipped", "discarded"]
@@ -16,6 +17,9 @@ LOCK_MS: Final = 500
 PostgreSQL's ``deadlock_timeout`` of 1 s."""
 LOOK_MS: Final = 10
 """The same, where it is only looked whether another transaction is there."""
+
+PAGEFUL: Final = 100
+"""Rows of the inbox that take a page of 8 kB, at the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,14 @@ def ready_to_write() -> Script[bool]:
     yield Statement("inbox.identity")
     rows = yield Statement("inbox.read_only")
     return not rows[0][0]
+
+
+def try_writing(consumer: str) -> Script[bool]:
+    """Write as much as a page holds, and take it back in the same transaction: whether there is room."""
+    ids = [str(uuid7()) for _ in range(PAGEFUL)]
+    yield from insert_many(consumer, ids)
+    yield from take_back(consumer, ids)
+    return True
 
 
 def identity() -> Script[int]:
