@@ -26,6 +26,7 @@ ALLOWED = {
     "consumer/keys.py:cancel": "the tasks hand their errors to the engine",
     "consumer/runner.py:_run_all": "every result is read",
     "consumer/start.py:_asked": "its result is returned; left only at a stop",
+    "effects/calling.py:on_loop": "it hands its error over as a value; read when it ends, or left behind with a reason",
     "effects/performer.py:work": "awaited under a shield",
     "effects/runner.py:_claim": "a done callback logs its end",
     "ops/bench.py:_arriving": "a command that a person waits for",

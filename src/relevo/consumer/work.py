@@ -20,7 +20,7 @@ from relevo.clients.watch import EXEMPT, Watched
 from relevo.correlation import begin, handling
 from relevo.errors import LostOwnershipError, MisuseError, RelevoError
 from relevo.message import Message
-from relevo.runtime.calls import ours, uncancelled
+from relevo.runtime.calls import let_go, ours, uncancelled
 from relevo.runtime.classify import Stage
 from relevo.runtime.probes import probe
 from relevo.runtime.returned import refuse_deferred
@@ -149,7 +149,7 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
         unit.commit(progress.xid)
         return done
     except BaseException as error:
-        misused = _note(unit, progress)
+        misused = _note(unit, progress, error)
         _quietly(unit.rollback)
         if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error
@@ -159,9 +159,9 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
         _quietly(unit.close)
 
 
-def _note(unit: Unit | AsyncUnit, progress: Progress) -> bool:
-    """Whether the connection is lost, which counts as so if the driver cannot even say that; and whether the handler
-    misused it, which is returned."""
+def _note(unit: Unit | AsyncUnit, progress: Progress, error: BaseException) -> bool:
+    """Whether the connection is lost, also if the driver cannot say that; returned: whether the handler misused it."""
+    let_go(error)
     progress.watched.looks = 0
     try:
         progress.broken = unit.broken
@@ -250,7 +250,7 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
         await finished(unit.commit(progress.xid))
         return done
     except BaseException as error:
-        misused = _note(unit, progress)
+        misused = _note(unit, progress, error)
         await _quietly_on_loop(unit.rollback)
         if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error

@@ -10,10 +10,13 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from traceback import clear_frames
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+_TRACE: Final = BaseException.__dict__["__traceback__"].__get__
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,20 @@ def ours(error: BaseException) -> bool:
     return False
 
 
+def let_go(error: BaseException) -> None:
+    """Where memory was exhausted, free what the frames that ``error`` came through still hold: what is done about it
+    needs some."""
+    if issubclass(type(error), MemoryError):
+        with suppress(BaseException):
+            clear_frames(_TRACE(error))
+
+
 def kept(call: Callable[[], T]) -> T | Raised:
     """The result of a blocking ``call``, or what it raised. For a thread of its own."""
     try:
         return call()
     except BaseException as error:  # noqa: BLE001 - see the module
+        let_go(error)
         return Raised(error)
 
 
@@ -68,6 +80,7 @@ async def kept_on_loop(work: Coroutine[Any, Any, T]) -> T | Raised:
     except BaseException as error:
         if type(error) is KeyboardInterrupt and ours(error):
             raise
+        let_go(error)
         return Raised(error)
 
 
