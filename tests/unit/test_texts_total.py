@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
 
 import pytest
 
@@ -11,91 +10,9 @@ from relevo.clients.sqlstate import sqlite_codes, sqlstates
 from relevo.errors import MisuseError
 from relevo.runtime.texts import TEXT_BYTES_MAX, clean, describe
 from relevo.total import name_of, text_of
+from tests.support.hostile.errors import ODD_ERRORS, Lying, OddText, OfMeta, Unprintable
 
-
-class Unprintable(Exception):
-    def __str__(self) -> str:
-        raise SystemExit("no text")
-
-    __repr__ = __str__
-
-
-class NoText(Exception):
-    def __str__(self) -> str:
-        return b"bytes"  # type: ignore[return-value]
-
-
-class OddText(str):
-    def replace(self, *_: Any) -> str:
-        raise RuntimeError("not replaceable")
-
-    __getitem__ = encode = replace  # type: ignore[assignment]
-
-
-class SubclassedText(Exception):
-    def __str__(self) -> str:
-        return OddText("odd")
-
-
-class Lying(Exception):
-    @property
-    def __class__(self) -> Any:
-        raise ZeroDivisionError
-
-    @property
-    def __cause__(self) -> Any:  # type: ignore[override]
-        raise ZeroDivisionError
-
-    @property
-    def __traceback__(self) -> Any:  # type: ignore[override]
-        raise ZeroDivisionError
-
-    @property
-    def sqlstate(self) -> Any:
-        raise ZeroDivisionError
-
-    orig = pgcode = sqlite_errorcode = sqlstate
-
-
-class Meta(type):
-    def __getattribute__(cls, name: str) -> Any:
-        raise ZeroDivisionError(name)
-
-
-class OfMeta(Exception, metaclass=Meta):
-    pass
-
-
-class Endless(Exception):
-    def __str__(self) -> str:
-        return str(self)
-
-
-class OddCode(Exception):
-    sqlstate = OddText("08006")
-    sqlite_errorcode = True
-
-
-def cycle() -> Exception:
-    one, other = ValueError("one"), ValueError("other")
-    one.__cause__, other.__cause__ = other, one
-    return one
-
-
-ODD = {
-    "unprintable": Unprintable(),
-    "not text": NoText(),
-    "a subclass of str": SubclassedText(),
-    "lies": Lying("x"),
-    "metaclass": OfMeta("x"),
-    "endless": Endless(),
-    "odd code": OddCode("x"),
-    "cycle": cycle(),
-    "module is None": type("Boom", (Exception,), {"__module__": None})("x"),
-    "module is a number": type("Boom", (Exception,), {"__module__": 7})("x"),
-    "no module": type("Boom", (Exception,), {"__module__": OddText("odd")})("x"),
-    "long name": type("Q" * 3000, (Exception,), {})("x"),
-    "dirty": ValueError("a\x00b\ud800\x1b[31m\nline"),
+ODD = {name: make() for name, make in ODD_ERRORS.items()} | {
     "huge": ValueError("€" * 5_000_000),
     "huge number": ValueError(10**5000),
     "no arguments": ValueError(),
