@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.acceptance.test_ledger import on_kafka, on_rabbitmq
+from tests.support.hanging import hanging
 from tests.support.ledger.account import Account, take_account
-from tests.support.ledger.faults import Faults, make_worker, proxy_to, workers_url, writers_url
+from tests.support.ledger.faults import Faults, make_worker, workers_url, writers_url
 from tests.support.ledger.run import LedgerRun, Plan
 from tests.support.private_kafka import PrivateKafka, private_kafka
 from tests.support.private_postgres import PrivatePostgres, private_postgres
@@ -58,7 +59,7 @@ def play(
 ) -> Account:
     database = writers_url(server.url)
     plan = make(database)
-    with proxy_to(server.url) as postgres, proxy_to(plan.broker) as broker:
+    with hanging(server.url) as postgres, hanging(plan.broker) as broker:
         proxies = {"database": postgres}
         plan = with_workers(plan, workers_url(server.url, postgres.port))
         if freeze is None:

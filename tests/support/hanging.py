@@ -7,8 +7,10 @@ It runs in threads of its own, so that a test that blocks its loop does not hold
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -30,8 +32,12 @@ class Pair:
     hangs: bool = False
     left: int | None = None
     """So many bytes of the server's go through, and then it hangs."""
+    late_until: float = 0.0
+    """What the server sends arrives no sooner, by ``time.monotonic``."""
+    closed: threading.Event = field(default_factory=threading.Event)
 
     def close(self) -> None:
+        self.closed.set()
         for end in (self.client, self.server):
             if end is not None:
                 with contextlib.suppress(OSError):
@@ -82,6 +88,32 @@ class HangingProxy:
         for pair in list(self.pairs):
             if pair.hangs:
                 pair.close()
+
+    def cut_one(self, chance: random.Random) -> bool:
+        """Close one connection that works; whether there was one."""
+        pair = self._one(chance)
+        if pair is not None:
+            pair.close()
+        return pair is not None
+
+    def hang_one(self, chance: random.Random) -> bool:
+        """One connection hangs from now on."""
+        pair = self._one(chance)
+        if pair is not None:
+            self._hang(pair)
+        return pair is not None
+
+    def delay_one(self, chance: random.Random, seconds: float) -> bool:
+        """What the server answers on one connection arrives ``seconds`` late."""
+        pair = self._one(chance)
+        if pair is not None:
+            pair.late_until = time.monotonic() + seconds
+        return pair is not None
+
+    def _one(self, chance: random.Random) -> Pair | None:
+        self.pairs[:] = [pair for pair in self.pairs if not pair.closed.is_set()]
+        working = [pair for pair in self.pairs if not pair.hangs]
+        return chance.choice(working) if working else None
 
     def caught(self, count: int = 1, timeout_s: float = 20.0) -> None:
         """Wait until ``count`` connections hang."""
@@ -137,6 +169,8 @@ class HangingProxy:
                     if pair.left == 0:
                         self._hang(pair)
                     continue
+                if direction == "down" and pair.late_until:
+                    pair.closed.wait(max(0.0, pair.late_until - time.monotonic()))
                 if not pair.hangs and target is not None:
                     target.sendall(data)
         except OSError:

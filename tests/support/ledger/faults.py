@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from tests.support.ledger.faulty_proxy import FaultyProxy
+from tests.support.hanging import HangingProxy
 
 WORKER = "ledger_worker"
 """The role of relays and consumers."""
@@ -87,7 +87,7 @@ class Faults:
     def __init__(
         self,
         database: str,
-        proxies: dict[str, FaultyProxy],
+        proxies: dict[str, HangingProxy],
         *,
         every_s: float,
         seed: int,
@@ -141,11 +141,11 @@ class Faults:
         yield "read-only", lambda: self._read_only(admin)
         yield "connections refused", lambda: self._refuse(admin)
         for peer, proxy in self._proxies.items():
-            yield f"{peer} connection cut", lambda proxy=proxy: proxy.cut(chance)  # type: ignore[misc]
-            yield f"{peer} connection silent", lambda proxy=proxy: proxy.silence(chance)  # type: ignore[misc]
+            yield f"{peer} connection cut", lambda proxy=proxy: proxy.cut_one(chance)  # type: ignore[misc]
+            yield f"{peer} connection silent", lambda proxy=proxy: proxy.hang_one(chance)  # type: ignore[misc]
             yield (
                 f"{peer} replies late",
-                lambda proxy=proxy: proxy.delay(chance, chance.uniform(0.5, 6.0)),  # type: ignore[misc]
+                lambda proxy=proxy: proxy.delay_one(chance, chance.uniform(0.5, 6.0)),  # type: ignore[misc]
             )
         if self._freeze is not None:
             yield "broker frozen", self._frozen
@@ -204,10 +204,3 @@ def workers_url(url: str, port: int) -> str:
     """For relays and consumers: their role, through the proxy."""
     parts = urlsplit(url)
     return parts._replace(netloc=f"{WORKER}@127.0.0.1:{port}", query="").geturl()
-
-
-def proxy_to(url: str) -> FaultyProxy:
-    """To be used as a context manager."""
-    parts = urlsplit(url)
-    assert parts.hostname is not None and parts.port is not None
-    return FaultyProxy((parts.hostname, parts.port))
