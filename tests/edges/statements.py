@@ -122,4 +122,5 @@ ELSEWHERE = {
     **dict.fromkeys(_CALLER.split(), "on the application's own handle: its transaction fails, and it is told"),
     **dict.fromkeys(_OPERATOR.split(), "by a command, or a job of one that is taken up again: the person is told"),
     **dict.fromkeys(_NOT_YET.split(), "by a process in a state that no world here brings about yet"),
+    "inbox.idle_since": "about a handler's statement that hangs: test_hung_statements.py",
 }

@@ -52,7 +52,7 @@ LONG = "select pg_sleep(8)"
 TOPIC = "shop.order"
 
 
-@event("shop.order.placed", key="key")
+@event("shop.order.faulted", key="key")
 @dataclass(frozen=True)
 class Placed:
     key: str
