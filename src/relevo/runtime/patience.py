@@ -16,6 +16,7 @@ from relevo.policy import PROBE_BACKOFF, Backoff
 from relevo.runtime.clock import SYSTEM, Clock
 from relevo.runtime.texts import clean
 from relevo.runtime.trouble import Trouble
+from relevo.total import text_of_error
 
 AGAIN_S: Final = 30.0
 """The same kind of error is logged again after so long, with how often it came; then after twice as long, and so on."""
@@ -101,10 +102,7 @@ class Patience:
 
 def reason_of(error: BaseException) -> str:
     """``error`` in one line, with its SQLSTATE and the statement it came from, where they are known. Never raises."""
-    try:
-        text = str(error).partition("\n")[0]
-    except Exception as failed:  # noqa: BLE001 - a broken __str__ must not hide the error it belongs to
-        text = f"(its text could not be made: {type(failed).__name__})"
+    text = text_of_error(error).partition("\n")[0]
     if not isinstance(error, RelevoError):
         text = f"{type(error).__name__}: {text}"
     state, statement = next(sqlstates(error), None), statement_of(error)

@@ -3,19 +3,18 @@ is: booking a failure cannot fail."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
 from relevo.errors import MisuseError
+from relevo.redacting import redact_text
 from relevo.total import cause_of, name_of, text_of, text_of_error
 
 TEXT_BYTES_MAX: Final = 8_192
 """Longest error text stored, in bytes of UTF-8."""
 
 _CUT = " … (cut)"
-_PASSWORD = re.compile(r"(://[^:/@\s]*):[^@/\s]+@")
 _TRACE = BaseException.__dict__["__traceback__"].__get__
 _NAME_MAX = 300
 
@@ -25,7 +24,7 @@ def clean(text: object, limit: int = TEXT_BYTES_MAX) -> str:
     What is no text is made one first."""
     text = text_of(text)
     whole = len(text) <= limit
-    text = _PASSWORD.sub(r"\1:***@", text[:limit].replace("\x00", "\\x00"))
+    text = redact_text(text[:limit].replace("\x00", "\\x00"))
     raw = text.encode("utf-8", "backslashreplace")
     if len(raw) > limit or not whole:
         raw = raw[: limit - len(_CUT.encode())]
