@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from relevo import __version__
+from relevo.ops.settings_text import destination_settings, named_consumer_settings, settings_tree
 from relevo.ops.status_report import Status
 from relevo.settings import Settings, load
 from tests.support.cli import Cli
@@ -37,18 +38,32 @@ def test_init_writes_every_setting_and_refuses_to_overwrite(relevo: Cli) -> None
 
 
 def test_the_settings_file_uncommented_is_the_default_settings(relevo: Cli) -> None:
-    """Whoever removes a `# ` changes nothing: the defaults shown are the defaults used."""
+    """Removing a `# ` changes nothing: the defaults shown are the defaults used. A setting without a default has an
+    example, which is valid."""
     relevo("init")
-    lines = []
+    defaults, examples = [], {}
+    without = {
+        each.name: section.name for section in settings_tree() for each in section.settings if each.default is None
+    }
+    others = {each.name for each in (*destination_settings(), *named_consumer_settings())}
     for line in (relevo.cwd / "relevo.toml").read_text().splitlines():
         bare = line.removeprefix("# ")
-        is_setting = line.startswith("# ") and bare.partition(" = ")[0].isidentifier() and " = " in bare
-        lines.append(bare if is_setting and not bare.startswith(("schema", "on_rejected", "dead_letters")) else line)
-    (relevo.cwd / "all.toml").write_text("\n".join(lines))
+        name, equals, _ = bare.partition(" = ")
+        if not (line.startswith("# ") and name.isidentifier() and equals and name not in others):
+            defaults.append(line)
+        elif name in without:
+            examples[name] = bare
+        else:
+            defaults.append(bare)
+    (relevo.cwd / "all.toml").write_text("\n".join(defaults))
     assert load(relevo.cwd / "all.toml", environ={}) == Settings()
-    sections = tomllib.loads("\n".join(lines))
+    sections = tomllib.loads("\n".join(defaults))
     assert set(sections["relay"]) == set(Settings().relay.__struct_fields__)
-    assert set(sections["consumer"]) == set(Settings().consumer.__struct_fields__)
+    assert set(sections["consumer"]) == set(Settings().consumer.__struct_fields__) - {"handler_idle_timeout_s"}
+    assert examples.keys() == without.keys() == {"schema", "handler_idle_timeout_s"}
+    (relevo.cwd / "examples.toml").write_text("".join(f"[{without[n]}]\n{line}\n" for n, line in examples.items()))
+    settings = load(relevo.cwd / "examples.toml", environ={})
+    assert (settings.database.schema, settings.consumer.handler_idle_timeout_s) == ("...", 120.0)
 
 
 def test_migrate_reports_on_stderr_and_is_idempotent(relevo: Cli) -> None:

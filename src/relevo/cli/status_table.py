@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -82,7 +83,7 @@ def render(report: Status) -> RenderableType:
             for c in report.consumers
         ),
     )
-    parts += _table("last successes", ["process", "what", "ago", "limit"], _ages(report))
+    parts += _table("last successes", ["process", "what", "last success", "waits for the next"], _ages(report))
     parts += _table("what does not work", ["process", "what", "why"], _problems(report))
     parts += _table(
         "partitions of the outbox",
@@ -164,13 +165,16 @@ def _processes(report: Status) -> Iterable[Relay | Consumer]:
 def _ages(report: Status) -> Iterable[Sequence[str]]:
     for process in _processes(report):
         for what, age in process.ages.items():
-            ago, limit = age.get("age_s"), age.get("limit_s")
-            yield [
-                process.name,
-                what,
-                "unknown" if ago is None else duration(ago),
-                "-" if limit is None else duration(limit),
-            ]
+            ago = age.get("age_s")
+            yield [process.name, what, "none yet" if ago is None else f"{duration(ago)} ago", _waits(age)]
+
+
+def _waits(age: Mapping[str, Any]) -> str:
+    """How long for the next success, and the limit. What has nothing to do is not late, however long ago it did it."""
+    waiting, limit = age.get("waiting_s"), age.get("limit_s")
+    if waiting is None:
+        return "nothing to do"
+    return f"{duration(waiting)}{' of ' + duration(limit) if limit is not None else ''}"
 
 
 def _problems(report: Status) -> Iterable[Sequence[str]]:

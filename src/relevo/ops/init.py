@@ -38,7 +38,8 @@ def settings_file(*, database_url: str, broker_url: str) -> str:
     given: dict[tuple[str, str], str] = {("database", "url"): database_url, ("broker", "url"): broker_url}
     lines = [
         "# Settings of Relevo. Each can also be set in the environment: [database] url is RELEVO_DATABASE_URL.",
-        "# What is commented out shows the default. Keep passwords out of this file: use the environment for them.",
+        "# What is commented out shows the default, or an example where nothing is set by default. Keep passwords",
+        "# out of this file: use the environment for them.",
     ]
     for section in settings_tree():
         lines += ["", *(f"# {line}" for line in textwrap.wrap(section.doc, 116) if section.name)]
@@ -56,12 +57,16 @@ def settings_file(*, database_url: str, broker_url: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+_EXAMPLES = {"text": '"..."', "number": "120.0"}
+"""By the type of a setting that has no default."""
+
+
 def _lines(setting: Setting, given: Any) -> Iterator[str]:
     yield from (f"# {line}" for line in textwrap.wrap(setting.doc, 116))
     if given is not None:
         yield f"{setting.name} = {toml(given)}"
     elif setting.default is None:
-        yield f'# {setting.name} = "..."'
+        yield f"# {setting.name} = {_EXAMPLES[setting.type]}"
     else:
         yield f"# {setting.name} = {toml(setting.default)}"
 
