@@ -21,6 +21,7 @@ from relevo.settings import DatabaseSettings
 from relevo.storage.handles import CallerHandle, handle_for
 from relevo.storage.transactions import pipelining
 from relevo.storage.transactions.base import DIVISION_BY_ZERO, MISUSE, OPEN, committing, wrong_kind
+from relevo.storage.transactions.commands import acommand, command
 from relevo.storage.transactions.lending import Lender, own, resolved
 from relevo.storage.transactions.severing import exhausted, sever
 from relevo.storage.transactions.status import still_open
@@ -191,7 +192,7 @@ class PsycopgUnit(_Watched):
     def commit(self, xid: str | None = None) -> None:
         self._lift()
         with _proved():
-            _plain_cursor(self._connection).execute(committing(xid).encode(), prepare=False)
+            command(self._connection, committing(xid).encode())
 
     def rollback(self) -> None:
         self._lift()
@@ -251,7 +252,7 @@ class AsyncPsycopgUnit(_Watched):
     async def commit(self, xid: str | None = None) -> None:
         self._lift()
         with _proved():
-            await _plain_cursor(self._connection).execute(committing(xid).encode(), prepare=False)
+            await acommand(self._connection, committing(xid).encode())
 
     async def rollback(self) -> None:
         self._lift()
@@ -267,13 +268,6 @@ class AsyncPsycopgUnit(_Watched):
         connection, unusable = self._took_back()
         if connection is not None:
             await resolved(self._lender.release(connection, unusable))
-
-
-def _plain_cursor(connection: Any) -> Any:
-    """Whatever cursor class the application chose."""
-    from psycopg import AsyncConnection, AsyncCursor, Cursor
-
-    return AsyncCursor(connection) if isinstance(connection, AsyncConnection) else Cursor(connection)
 
 
 @contextmanager
