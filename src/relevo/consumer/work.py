@@ -215,7 +215,10 @@ def _call_apart(unit: Unit, job: Job) -> None:
 
 
 async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | None, progress: Progress) -> D:
-    """As ``run``, on the event loop. A cancellation reaches the handler; once COMMIT is sent it is waited for."""
+    """As ``run``, on the event loop, in a task of its own. A cancellation reaches the handler; once COMMIT is sent it is
+    waited for."""
+    task = asyncio.current_task()
+    assert task is not None
     try:
         await unit.begin()
         progress.at("ours")
@@ -234,11 +237,11 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
             progress.at("handler", 0 if type(step) is Pipelined else EXEMPT)
             if isinstance(step, Job):
                 progress.job, progress.calling, progress.xid = step, True, step.xid
-                await within(copy_context(), _acall_apart(unit, step))
+                await within(copy_context(), _acall_apart(unit, step, task))
             elif isinstance(step, Call):
                 assert job is not None
                 progress.job, progress.calling, progress.xid = job, True, step.xid
-                await _acall(unit, job)
+                await _acall(unit, job, task)
             elif step is PIPELINED:
                 await unit.pipeline()
             else:
@@ -260,20 +263,19 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
         await _quietly_on_loop(unit.close)
 
 
-async def _acall(unit: AsyncUnit, job: Job) -> None:
+async def _acall(unit: AsyncUnit, job: Job, task: asyncio.Task[Any]) -> None:
     with handling(job.message, job.consumer):
-        await _acall_apart(unit, job)
+        await _acall_apart(unit, job, task)
 
 
-async def _acall_apart(unit: AsyncUnit, job: Job) -> None:
+async def _acall_apart(unit: AsyncUnit, job: Job, task: asyncio.Task[Any]) -> None:
     """In a context of its own."""
     begin(job.message, job.consumer, job.id)
     probe("consumer.began")
     tx = await unit.enter()
-    task = asyncio.current_task()
-    before = 0 if task is None else task.cancelling()
+    before = task.cancelling()
     result = await (job.function(job.event, tx) if job.wants_tx else job.function(job.event))
-    if task is not None and task.cancelling() > before:
+    if task.cancelling() > before:
         await uncancelled(task, before)
     if result is not None:
         refuse_deferred(result)

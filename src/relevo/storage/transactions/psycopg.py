@@ -110,7 +110,7 @@ class _Watched:
             raise wrong_kind(connection, f"a psycopg {kind.__name__}")
         self._connection = connection
         self._handle = handle_for(connection)
-        if connection.info.transaction_status:  # not idle
+        if connection.pgconn.transaction_status:  # not idle
             raise ConfigError(OPEN)
 
     def _enter(self) -> object:
@@ -227,7 +227,7 @@ class AsyncPsycopgUnit(_Watched):
         return await self._handle.aexecute(sql, params)
 
     async def enter(self) -> object:
-        return self._enter()
+        return self._connection if self._on is not None else self._enter()
 
     async def leave(self) -> None:
         self._leave()

@@ -16,9 +16,9 @@ def still_open(driver_connection: Any) -> bool | None:
     Raises ``MisuseError`` when the transaction was ended, ``AbortedTransactionError`` when the database aborted it (a
     COMMIT would then be answered with ROLLBACK, and no error).
     """
-    info = getattr(driver_connection, "info", None)
+    info = getattr(driver_connection, "pgconn", None) or getattr(driver_connection, "info", None)
     status = getattr(info, "transaction_status", None)
-    if status is not None:  # psycopg
+    if status is not None:  # psycopg, without the objects its ``info`` makes of it; psycopg2
         if status == _IN_ERROR:
             raise AbortedTransactionError
         if status == _IDLE:

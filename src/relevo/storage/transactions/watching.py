@@ -102,7 +102,7 @@ class PsycopgWatch:
         for name in self._methods:
             own[name] = replacement
         get, execute = prepared.get, connection._exec_command
-        may_begin = not connection.info.transaction_status  # nothing was sent yet: the driver begins by itself, once
+        may_begin = not connection.pgconn.transaction_status  # nothing was sent yet: the driver begins by itself, once
 
         def watched_get(query: Any, prepare: bool | None = None) -> Any:
             look(query.query)
