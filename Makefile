@@ -8,7 +8,7 @@ SERVICES := $(PYTHON) -m tools.services
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-pythons check format bench bench-full soak docs services-up services-down services-status clean
+.PHONY: help install demo test test-unit test-pythons lint check format bench bench-full soak docs services-up services-down services-status clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' Makefile
@@ -30,11 +30,13 @@ test-unit: install  ## unit and architecture tests: no servers, seconds
 test-pythons: install  ## unit tests on the other Pythons found on this machine
 	@$(BIN)/python -m tools.pythons
 
-check: install  ## format, lint, types, imports, unit tests
+lint: install  ## format, lint, types, imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+check: lint  ## what a change needs before it is committed: lint, unit and architecture tests
 	@$(BIN)/python -m pytest tests/unit tests/architecture -q
 
 format: install  ## format the code and fix what the linter can fix
