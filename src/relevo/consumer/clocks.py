@@ -8,8 +8,8 @@ waiting for it; the inbox row keeps it from having an effect twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any
 
 from relevo.clients.watch import Watch, Watched
@@ -23,29 +23,36 @@ class Unanswered(UnreachableError):
     """The run was given up: there was no answer within the bound."""
 
 
-@asynccontextmanager
-async def clocked(watch: Watch, unit: Any, what: str) -> AsyncIterator[Watched]:
-    """Around the use of ``unit`` by one task, or by a thread that it waits for. Raises ``Unanswered`` when that was
-    given up."""
-    loop = asyncio.get_running_loop()
-    bound = asyncio.timeout(None)
+class Clocked:
+    """Around the use of ``unit`` by one task, or by a thread that it waits for; gives the ``Watched`` of it. Raises
+    ``Unanswered`` when that was given up."""
 
-    def end() -> None:
-        if unit.waits_for_pool():
+    __slots__ = ("_bound", "_unit", "_watch", "_watched", "_what")
+
+    def __init__(self, watch: Watch, unit: Any, what: str) -> None:
+        self._watch, self._unit, self._what = watch, unit, what
+        self._bound = asyncio.timeout(None)
+
+    async def __aenter__(self) -> Watched:
+        await self._bound.__aenter__()
+        self._watched = self._watch.lend(self._end)
+        return self._watched
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watch.back(self._watched)
+        try:
+            await self._bound.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            raise Unanswered(f"{self._what} had no answer within {self._watch.answer_s:g} s and was given up") from late
+
+    def _end(self) -> None:
+        watched = self._watched
+        if self._unit.waits_for_pool():
             watched.overdue, watched.looks = False, 0
-        elif not unit.sever() or watched.looks > 2 * watched.looks_max:
-            bound.reschedule(loop.time())
-
-    watched = watch.lend(end)
-    try:
-        async with bound:
-            yield watched
-    except TimeoutError as error:
-        if not bound.expired():
-            raise
-        raise Unanswered(f"{what} had no answer within {watch.answer_s:g} s and was given up") from error
-    finally:
-        watch.back(watched)
+        elif not self._unit.sever() or watched.looks > 2 * watched.looks_max:
+            self._bound.reschedule(asyncio.get_running_loop().time())
 
 
 def bounded(steps: Steps[D], idle_ms: int) -> Steps[D]:

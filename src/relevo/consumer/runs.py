@@ -13,7 +13,7 @@ from relevo.bounds import ANSWER_S
 from relevo.catalog import Catalog
 from relevo.clients.watch import Watch
 from relevo.codec import UndecodableError
-from relevo.consumer.clocks import Unanswered, bounded, clocked
+from relevo.consumer.clocks import Clocked, Unanswered, bounded
 from relevo.consumer.elsewhere import ELSEWHERE_S, Elsewhere, elsewhere, look
 from relevo.consumer.event import Event
 from relevo.consumer.handlers import Handler
@@ -105,6 +105,7 @@ class Runs:
             self._watch = Watch(hangs.answer_s, lambda: hangs.look(self._begun.values()))
         self._idle_ms = int(idle_timeout_s * 1000)
         self._consumer = consumer
+        self._what = f"a transaction of {consumer}"
         self._catalog = catalog
         self._transactions = transactions
         self._slots = slots
@@ -181,7 +182,7 @@ class Runs:
             try:
                 if transactions.dialect == "sqlite":
                     return await self._driven(transactions, unit, steps, job, progress)
-                async with clocked(self._watch, unit, f"a transaction of {self._consumer}") as progress.watched:
+                async with Clocked(self._watch, unit, self._what) as progress.watched:
                     return await self._driven(transactions, unit, steps, job, progress)
             except Unanswered as error:
                 progress.broken = True

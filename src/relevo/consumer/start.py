@@ -12,7 +12,7 @@ from relevo.bounds import ANSWER_S, CLEANUP_S
 from relevo.catalog import Catalog
 from relevo.clients.sqlstate import sqlite_codes, sqlstates
 from relevo.clients.watch import Watch
-from relevo.consumer.clocks import clocked
+from relevo.consumer.clocks import Clocked
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
 from relevo.consumer.threads import HandlerThreads
@@ -139,7 +139,7 @@ async def _asked(source: Transactions, sql: str, threads: HandlerThreads) -> Row
     """Within the bound of one answer, in a thread that nothing waits for. At a stop the connection is ended first: what
     waits for it leaves by itself then."""
     unit = source.unit()
-    async with clocked(Watch(ANSWER_S), unit, "a transaction of Consumer(tx=…)"):
+    async with Clocked(Watch(ANSWER_S), unit, "a transaction of Consumer(tx=…)"):
         asking = asyncio.ensure_future(
             _ask_async(unit, sql) if source.is_async else threads.run(lambda: _ask(unit, sql))
         )

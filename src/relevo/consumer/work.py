@@ -12,7 +12,7 @@ import logging
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from relevo.catalog import Catalog
@@ -73,6 +73,10 @@ class Job:
 Steps: TypeAlias = Generator[Statement | Call | Job | Pipelined, Any, D]
 
 
+_UNWATCHED = Watched(lambda: None, 0)
+"""Of runs without a clock: it is set, and nothing reads it."""
+
+
 @dataclass(slots=True)
 class Progress:
     """How far a run got; what an error means depends on it. ``job``: the one under way or begun last. ``calling``: it
@@ -83,7 +87,7 @@ class Progress:
     job: Job | None = None
     calling: bool = False
     xid: str | None = None
-    watched: Watched = field(default_factory=lambda: Watched(lambda: None, 0))
+    watched: Watched = _UNWATCHED
     """The clock on Relevo's own statements. It does not run while a handler does."""
 
     def at(self, stage: Stage, looks: int = 0) -> None:
@@ -215,8 +219,8 @@ def _call_apart(unit: Unit, job: Job) -> None:
 
 
 async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | None, progress: Progress) -> D:
-    """As ``run``, on the event loop, in a task of its own. A cancellation reaches the handler; once COMMIT is sent it is
-    waited for."""
+    """As ``run``, on the event loop, in a task of its own. A cancellation reaches the handler; a COMMIT that was sent
+    is waited for."""
     task = asyncio.current_task()
     assert task is not None
     try:

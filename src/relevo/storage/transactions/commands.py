@@ -12,6 +12,7 @@ all of it is public; ``tests/integration/test_transaction_commands.py`` fails wh
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import cache
 from typing import Any
 
 
@@ -29,10 +30,17 @@ async def acommand(connection: Any, text: bytes) -> None:
 
 
 def _executed(connection: Any, text: bytes) -> Generator[Any, Any, None]:
+    execute, fine, error_of = _parts()
+    connection.pgconn.send_query(text)
+    for result in (yield from execute(connection.pgconn)):
+        if result.status not in fine:
+            raise error_of(result, encoding=connection.info.encoding)
+
+
+@cache
+def _parts() -> tuple[Any, Any, Any]:
+    """Looked up once: an import within a function is not free."""
     from psycopg import errors, generators, pq
 
-    pgconn = connection.pgconn
-    pgconn.send_query(text)
-    for result in (yield from generators.execute(pgconn)):
-        if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
-            raise errors.error_from_result(result, encoding=connection.info.encoding)
+    fine = pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK
+    return generators.execute, fine, errors.error_from_result

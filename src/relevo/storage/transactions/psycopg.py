@@ -7,8 +7,10 @@ one transaction may share a pipeline (``pipelining``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from inspect import isawaitable
 from typing import Any
 
 from relevo.bounds import ANSWER_S, CONNECT_S
@@ -133,7 +135,8 @@ class _Watched:
 
     def _lift(self) -> None:
         if self._on is not None:
-            pipelining.unwatch(self._connection)
+            if self._many:
+                pipelining.unwatch(self._connection)
             self._on.lift()
             self._on = None
 
@@ -152,10 +155,8 @@ class _Watched:
 
 class PsycopgUnit(_Watched):
     def begin(self) -> None:
-        from psycopg import Connection
-
         connection = self._lender.acquire()
-        self._took(connection, Connection)
+        self._took(connection, _kinds()[0])
         if connection.autocommit:
             connection.execute("begin")
 
@@ -191,8 +192,12 @@ class PsycopgUnit(_Watched):
 
     def commit(self, xid: str | None = None) -> None:
         self._lift()
-        with _proved():
+        try:
             command(self._connection, committing(xid).encode())
+        except Exception as error:
+            if DIVISION_BY_ZERO in sqlstates(error):
+                raise MisuseError(MISUSE) from error
+            raise
 
     def rollback(self) -> None:
         self._lift()
@@ -212,10 +217,10 @@ class PsycopgUnit(_Watched):
 
 class AsyncPsycopgUnit(_Watched):
     async def begin(self) -> None:
-        from psycopg import AsyncConnection
-
-        connection = await resolved(self._lender.acquire())
-        self._took(connection, AsyncConnection)
+        connection = self._lender.acquire()
+        if isawaitable(connection):
+            connection = await connection
+        self._took(connection, _kinds()[1])
         if connection.autocommit:
             await connection.execute("begin")
 
@@ -251,8 +256,12 @@ class AsyncPsycopgUnit(_Watched):
 
     async def commit(self, xid: str | None = None) -> None:
         self._lift()
-        with _proved():
+        try:
             await acommand(self._connection, committing(xid).encode())
+        except Exception as error:
+            if DIVISION_BY_ZERO in sqlstates(error):
+                raise MisuseError(MISUSE) from error
+            raise
 
     async def rollback(self) -> None:
         self._lift()
@@ -270,11 +279,9 @@ class AsyncPsycopgUnit(_Watched):
             await resolved(self._lender.release(connection, unusable))
 
 
-@contextmanager
-def _proved() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if DIVISION_BY_ZERO in sqlstates(error):
-            raise MisuseError(MISUSE) from error
-        raise
+@cache
+def _kinds() -> tuple[Any, Any]:
+    """Looked up once: an import within a function is not free."""
+    from psycopg import AsyncConnection, Connection
+
+    return Connection, AsyncConnection
