@@ -143,8 +143,18 @@ def test_ctrl_c_leaves_a_job(store: Store, tmp_path: Path) -> None:
     assert process.returncode == 75 and "--resume" in err
     assert store.query("select state from relevo_job") == [("paused",)]
     (job,) = store.query("select job_id from relevo_job")
-    store.do("update relevo_job set rate = null")
-    done = cli("replay", "--consumer", "tests.support.replayed:billing", "--resume", str(job[0]), env=env)
+    ran = numbers(store)
+    resume = ("replay", "--consumer", "tests.support.replayed:billing", "--resume", str(job[0]))
+    dry = cli(*resume, "--dry-run", "--output", "json", env=env)
+    assert dry.code == 0 and json.loads(dry.out)["done"] == len(ran) and json.loads(dry.out)["state"] == "paused"
+    assert f"{len(ran)} of {ORDERS} messages are done" in cli(*resume, "--dry-run", env=env).out
+    kept = ("--key", "a", "--mode", "again", "--since", "1h", "--source", "outbox", "--why", "w")
+    for dry_run in ((), ("--dry-run",)):
+        refused = cli(*resume, *kept, *dry_run, env=env)
+        assert refused.code == 2 and "leave out --since, --key, --source, --mode, --why." in refused.err
+    cli("replay", "--into", "shop.other", "--resume", str(job[0]), env=env).refused(2, "not into shop.other")
+    assert numbers(store) == ran and store.query("select state from relevo_job") == [("paused",)]
+    done = cli(*resume, "--rate", "1000", env=env)
     assert done.code == 0 and numbers(store) == list(range(ORDERS))
 
 

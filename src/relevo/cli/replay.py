@@ -8,6 +8,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import click
+from click.core import ParameterSource
 
 from relevo.cli.context import CliContext, progress
 from relevo.cli.output import document, echo, output_option, question
@@ -21,7 +22,7 @@ from relevo.ops.replay_sources import Selection
 from relevo.ops.replay_turn import Report
 from relevo.runtime.supervise import supervise
 from relevo.storage import replaying
-from relevo.storage.replaying import Mode
+from relevo.storage.replaying import Mode, Stored
 from relevo.telemetry import logs
 
 EXIT_PAUSED = 75
@@ -74,7 +75,9 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
 )
 @click.option("--why", "--reason", "why", help="The reason; kept in the audit.")
 @click.option("--actor", help="Who does it; your user and host if not given.")
-@click.option("--rate", type=click.FloatRange(0.1), metavar="N", help="At most N messages a second.")
+@click.option(
+    "--rate", type=click.FloatRange(0.1), metavar="N", help="At most N messages a second; with --resume, from now on."
+)
 @click.option(
     "--wait",
     "wait_s",
@@ -83,7 +86,11 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
     show_default=True,
     help="again, on PostgreSQL: seconds to wait for transactions that began before a key was held.",
 )
-@click.option("--dry-run", is_flag=True, help="Change nothing; say how many messages would run, by type and handler.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Change nothing; say how many messages would run, by type and handler; with --resume, how far the replay is.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--resume", "job", type=click.UUID, metavar="JOB", help="Go on with a replay that was stopped or failed.")
 @output_option
@@ -99,6 +106,7 @@ def command(context: CliContext, /, **given: Any) -> int | None:
     spec, into = given["spec"], given["into"]
     if (spec is None) == (into is None):
         raise click.UsageError("say --consumer MODULE:ATTRIBUTE, or --into TOPIC")
+    _refuse_beside_resume(given)
     if into is None and given["mode"] is None and given["job"] is None:
         raise click.UsageError("say --mode repair or --mode again")
     with logs.application():
@@ -111,6 +119,33 @@ def command(context: CliContext, /, **given: Any) -> int | None:
 
     asyncio.run(supervise(work, stop_timeout_s=settings.consumer.stop_timeout_s))
     return codes[0] if codes else None
+
+
+_STORED = {
+    "topics": "--topic",
+    "since": "--since",
+    "until": "--until",
+    "from_seq": "--from-seq",
+    "to_seq": "--to-seq",
+    "key": "--key",
+    "source": "--source",
+    "mode": "--mode",
+    "why": "--why",
+    "actor": "--actor",
+}
+"""What a replay keeps from its start."""
+
+
+def _refuse_beside_resume(given: dict[str, Any]) -> None:
+    if given["job"] is None:
+        return
+    context = click.get_current_context()
+    said = [flag for name, flag in _STORED.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if said:
+        raise click.UsageError(
+            f"--resume goes on with what the replay was started with: leave out {', '.join(said)}. For another "
+            "selection or mode start another replay"
+        )
 
 
 async def _replay(replays: Replays, stop: asyncio.Event, given: dict[str, Any]) -> int:
@@ -134,8 +169,15 @@ async def _replay(replays: Replays, stop: asyncio.Event, given: dict[str, Any]) 
             selection, plan, mode=mode, why=given["why"], actor=given["actor"] or actor_of(), rate=given["rate"]
         )
         progress(f"replay {job}")
+    else:
+        stored = await replays.find(job)
+        if stored.filter.get("into") != given["into"]:
+            raise UsageError(f"replay {job} goes into {stored.filter.get('into')}, not into {given['into']}")
+        if given["dry_run"]:
+            _show_job(stored, output)
+            return 0
     with _Bar() as bar:
-        report = await replays.run(job, stop, bar.show)
+        report = await replays.run(job, stop, bar.show, rate=given["rate"])
     if output == "table":
         progress(
             f"{report.state}: {report.handled} handled, {report.skipped} not for this replay, {report.failed} failed"
@@ -182,6 +224,23 @@ def _show_plan(plan: Plan, output: Literal["table", "json", "jsonl"], *, err: bo
     echo(f"{plan.total} messages match; {plan.runs} would be {verb} for {plan.target}", err=err)
     for each in plan.types:
         echo(f"  {each.count:>8}  {each.type}  {each.handler if each.runs else f'not run: {each.handler}'}", err=err)
+
+
+def _show_job(stored: Stored, output: Literal["table", "json", "jsonl"]) -> None:
+    """What ``--resume`` would go on with."""
+    found = {
+        "job_id": str(stored.job_id),
+        "mode": stored.mode,
+        "state": stored.state,
+        "total": stored.total,
+        "done": stored.done,
+        "rate": stored.rate,
+    }
+    if output != "table":
+        document(found, output)
+        return
+    of = "" if stored.total is None else f" of {stored.total}"
+    echo(f"replay {stored.job_id} ({stored.mode}) is {stored.state}: {stored.done}{of} messages are done")
 
 
 class _Bar:

@@ -119,14 +119,19 @@ class Replays:
         job_id: UUID,
         stop: asyncio.Event,
         report: Callable[[Report], None] = lambda _: None,
+        *,
+        rate: float | None = None,
     ) -> Report:
-        """Work on the job until its end or ``stop``; what failed before is tried again. Raises ``RefusedError`` when
+        """Work on the job until its end or ``stop``; what failed before is tried again. ``rate``: messages a second
+        from now on, instead of what it was started with. Raises ``RefusedError`` when
         it is done or another process works on it, ``LostOwnershipError`` when this one was replaced."""
         stored = await self.find(job_id)
         if stored.state in ("done", "cancelled"):
             raise RefusedError(f"replay {job_id} is {stored.state}")
         if stored.consumer != self._name:
             raise MisuseError(f"replay {job_id} is of consumer {stored.consumer!r}, not of {self._name!r}")
+        if rate is not None:
+            stored = stored._replace(rate=rate)
         lease_s = self._settings.consumer.lease_s
         if not await self.database.run(replaying.claim(job_id, self._holder, lease_s)):
             raise RefusedError(f"another process works on replay {job_id}")
