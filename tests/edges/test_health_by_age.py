@@ -243,6 +243,9 @@ async def test_status_shows_a_consumers_trouble_and_the_ages(tmp_path: Path) -> 
         await eventually(lambda: "no leader" in _line(store).problems.get("broker", ""), what="status shows it")
         line = _line(store)
         assert set(line.ages) == {vital.name for vital in vitals_of_consumer(LEASE_S)}
+        _parts(runner)._subscription.notices = ["shop/0: 5 positions, 3 to 7, are gone"]
+        await eventually(lambda: _line(store).notices, what="status shows the broker's warnings")
+        assert runner.health().detail["billing"]["notices"] == ["shop/0: 5 positions, 3 to 7, are gone"]
         with io.StringIO() as text:
             Console(file=text, width=500).print(render(_read(store)))
             shown = text.getvalue()

@@ -18,6 +18,7 @@ from relevo.testing.broker_processes import make_message
 from tests.support.spending import least_spent
 from tests.support.strangers import kafka as strangers
 from tests.support.strangers.corpus import Record
+from tests.support.waiting import eventually
 
 SOURCE = "urn:relevo:test"
 
@@ -176,8 +177,8 @@ async def test_a_failed_commit_is_told_once(kafka_url: str, caplog: pytest.LogCa
     assert isinstance(member, KafkaSubscription)
     with caplog.at_level(logging.WARNING, "relevo.brokers.kafka"):
         for partition in (0, 1, 2, 3, 0, 1):
-            member.committed([(topic, partition, 5)], "ILLEGAL_GENERATION: the group moved on")
-        member.committed([(topic, 0, 5)], "_TRANSPORT: gone")
+            member.committed([(topic, partition, 5, None)], "ILLEGAL_GENERATION: the group moved on")
+        member.committed([(topic, 0, 5, None)], "_TRANSPORT: gone")
     await member.aclose()
     told = [record.getMessage() for record in caplog.records if "were not committed" in record.getMessage()]
     assert len(told) == 2 and "ILLEGAL_GENERATION" in told[0] and "_TRANSPORT" in told[1]
@@ -214,7 +215,15 @@ def committed(url: str, group: str, topic: str) -> int:
         client.close()
 
 
-async def test_a_topic_that_is_made_anew_under_a_consumer(kafka_url: str) -> None:
+async def noticed(member: Any, *words: str) -> str:
+    """The only warning about positions."""
+    await eventually(lambda: member.notices, what=f"a notice with {words}", timeout_s=30)
+    (text,) = member.notices
+    assert all(word in text for word in words), text
+    return str(text)
+
+
+async def test_a_topic_that_is_made_anew_under_a_consumer(kafka_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """What is not settled of the new log is not committed over, neither by what was
     settled there beyond it nor by what is settled late of the old one; a process that follows gets it."""
     from confluent_kafka.admin import AdminClient
@@ -238,6 +247,8 @@ async def test_a_topic_that_is_made_anew_under_a_consumer(kafka_url: str) -> Non
         new = await take(member, 20)
         assert [delivery.message.event_id for delivery in new] == [message.event_id for message in sent]
         assert {delivery.generation for delivery in old}.isdisjoint({delivery.generation for delivery in new})
+        text = await noticed(member, f"{topic}/0: ", "made anew", "200")
+        assert f"group {group}: {text}" in [record.getMessage() for record in caplog.records]
         await member.settle([*old[150:], *new[:5], *new[7:]])
         await member.flush()
         assert committed(kafka_url, group, topic) == 5

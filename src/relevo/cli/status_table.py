@@ -184,6 +184,8 @@ def _problems(report: Status) -> Iterable[Sequence[str]]:
     for consumer in report.consumers:
         if consumer.waits_for is not None:
             yield [consumer.name, "assignment", consumer.waits_for]
+        for notice in consumer.notices:
+            yield [consumer.name, "positions", notice]
 
 
 def _place(paused: Paused) -> str:

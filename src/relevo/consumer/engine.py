@@ -148,7 +148,7 @@ class ConsumerEngine:
             "in_flight": self._in_flight(),
             "draining": len(self._drain) if self._drain else 0,
             "lag": None if self._member.lag is None else dict(self._member.lag),
-            "waits_for": self._member.waits_for,
+            **self._member.reading(),
             "running": self._runs.under_way() if self._runs is not None else [],
             "stopping": self._interrupt.stopping,
             "elsewhere": elsewhere(self._elsewhere),

@@ -17,7 +17,7 @@ from relevo.consumer.consumer import Consumer
 from relevo.consumer.start import detail_of, enter
 from relevo.errors import ConfigError
 from relevo.ids import uuid7
-from relevo.ports.broker import Subscription
+from relevo.ports.broker import Notices, Subscription
 from relevo.ports.database import Database
 from relevo.runtime.pulse import Pulse
 from relevo.script import Script
@@ -54,7 +54,7 @@ def leave_name(consumer: Consumer) -> None:
 class Membership:
     """``owner``: of this start. ``lag``: as it was when it was last asked for; ``None`` where it is not known, since
     the broker does not answer or nothing of it belongs to this process. ``waits_for``: why nothing does.
-    ``about``: what else the others can know."""
+    ``notices``: the broker's warnings about messages that are gone. ``about``: what else the others can know."""
 
     consumer: Consumer
     lease_s: float
@@ -63,6 +63,7 @@ class Membership:
     owner: UUID = field(default_factory=uuid7)
     lag: Mapping[str, int] | None = None
     waits_for: str | None = None
+    notices: list[str] = field(default_factory=list)
     about: Callable[[], Mapping[str, Any]] = dict
 
     async def enter(self, database: Database) -> None:
@@ -85,6 +86,7 @@ class Membership:
         """At the lag; by the way, whether the broker answers and gives this process anything."""
         pulse = self.pulse
         pulse.begin("broker")
+        self.notices = list(subscription.notices) if isinstance(subscription, Notices) else []
         try:
             async with asyncio.timeout(self.lease_s / 3):  # the lease is not to wait for it
                 found = await subscription.lag()
@@ -107,6 +109,10 @@ class Membership:
             self.waits_for = None
             log.info("consumer %s: reads from %d partitions or queues now", self.consumer.name, shards)
 
+    def reading(self) -> Mapping[str, Any]:
+        """For the status."""
+        return {"waits_for": self.waits_for, "notices": list(self.notices)}
+
     def _registration(self) -> Script[None]:
         return processes.register(
             self.owner,
@@ -118,7 +124,7 @@ class Membership:
             topics=self.consumer.topics,
             detail={
                 **detail_of(self.consumer, self.in_flight(), self.lag),
-                "waits_for": self.waits_for,
+                **self.reading(),
                 **self.about(),
             },
             lease_s=self.lease_s,

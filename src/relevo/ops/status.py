@@ -245,7 +245,7 @@ def _consumer(process: processes.Process) -> Consumer:
         topics=list(process.topics),
         age_s=process.age_s,
         lag=sum(lag.values()) if isinstance(lag, dict) and lag else None,
-        waits_for=process.detail.get("waits_for"),
+        **process.reading,
         **process.health,
     )
 

@@ -77,8 +77,9 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     """A live consumer process. ``lag``: messages of its shards that it has not settled, as it said last; ``None``: not
-    known. ``waits_for``: why it has nothing to read from. ``problems`` and ``ages``: as its ``/ready`` had them when it
-    last renewed its row."""
+    known. ``waits_for``: why it has nothing to read from. ``notices``: the last warnings of this process about messages
+    that are gone, or positions that began again. ``problems`` and ``ages``: as its ``/ready`` had them when it last
+    renewed its row."""
 
     process_id: str
     name: str
@@ -89,6 +90,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
     lag: int | None
     waits_for: str | None = None
+    notices: list[str] = []
     problems: dict[str, str] = {}
     ages: dict[str, dict[str, float | None]] = {}
 

@@ -129,6 +129,15 @@ class Subscription(Protocol):
         """Commit what is settled and leave the group, so that others take over at once. Idempotent."""
 
 
+@runtime_checkable
+class Notices(Protocol):
+    """What a subscription offers beside ``Subscription`` if its broker can lose messages before they are read."""
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Its last warnings about positions that are gone or began again."""
+
+
 class Broker(Protocol):
     """A broker by its URL. Construction connects to nothing."""
 

@@ -30,6 +30,11 @@ class Process(NamedTuple):
         """``problems`` and ``ages``, as its readiness had them when it last renewed this row."""
         return {name: dict(self.detail.get(name) or {}) for name in ("problems", "ages")}
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Why a consumer has nothing to read from, and its broker's warnings."""
+        return {"waits_for": self.detail.get("waits_for"), "notices": list(self.detail.get("notices") or [])}
+
 
 def register(
     process_id: UUID,

@@ -17,13 +17,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.brokers.kafka.shard import record_size
-from relevo.brokers.kafka.start import begin_at_end
+from relevo.brokers.kafka.start import begin_at_end, committed
 from relevo.clients.confluent import confluent, log, make
 from relevo.errors import UnreachableError
 
 T = TypeVar("T")
-Position = tuple[str, int, int]
-"""Topic, partition, and the offset to go on from."""
+Position = tuple[str, int, int, str | None]
+"""Topic, partition, the offset to go on from (below 0: none), and the mark of the topic (``identity``)."""
 
 POLL_S: Final = 0.02
 FULL_POLL_S: Final = 0.005
@@ -31,12 +31,14 @@ FULL_S: Final = 1.0
 """How long a full buffer keeps the thread from polling before it pauses the partitions."""
 BATCH: Final = 1000
 FAILED_S: Final = 1.0
+SEEK_TIMEOUT_S: Final = 10.0
 
 
 class Listener(Protocol):
     """The subscription, as the reader sees it. All methods run on the event loop, in the order of the events."""
 
-    def assigned(self, partitions: Sequence[tuple[str, int]]) -> None: ...
+    def assigned(self, positions: Sequence[Position]) -> None:
+        """With what the group has of them."""
 
     async def revoked(self, partitions: Sequence[tuple[str, int]]) -> Sequence[Position]:
         """Finish there; returns how far it came."""
@@ -48,6 +50,9 @@ class Listener(Protocol):
     def committed(self, positions: Sequence[Position], error: str | None) -> None: ...
 
     def failed(self, topic: str | None, name: str, reason: str) -> None: ...
+
+    def begins_anew(self, topic: str, partition: int, mark: str) -> None:
+        """What is fetched from now on comes from the partition's first record, as ``read_anew`` asked for."""
 
 
 class Reader:
@@ -120,6 +125,15 @@ class Reader:
     def commit(self, positions: Sequence[Position]) -> None:
         """Send a commit; the listener hears how it went."""
         self._commits.put(positions)
+
+    async def read_anew(self, topic: str, partition: int, mark: str) -> None:
+        """Read a partition from its first record; the listener hears from where on. Raises ``UnreachableError``."""
+
+        def seek(consumer: Any) -> None:
+            consumer.seek(self._kafka.TopicPartition(topic, partition, self._kafka.OFFSET_BEGINNING))
+            self._tell(self._listener.begins_anew, topic, partition, mark)
+
+        await self.run(seek, SEEK_TIMEOUT_S)
 
     async def close(self, timeout_s: float) -> bool:
         """Leave the group, after what ``revoked`` says is committed; false if that took too long."""
@@ -217,10 +231,11 @@ class Reader:
                 self._tell(self._listener.committed, positions, None)
 
     def _offsets(self, positions: Sequence[Position]) -> list[Any]:
-        return [self._kafka.TopicPartition(topic, partition, offset) for topic, partition, offset in positions]
+        place = self._kafka.TopicPartition
+        return [place(topic, partition, offset, mark or "") for topic, partition, offset, mark in positions]
 
     def _on_commit(self, error: Any, offsets: Sequence[Any]) -> None:
-        positions = [(offset.topic, offset.partition, offset.offset) for offset in offsets]
+        positions = [(offset.topic, offset.partition, offset.offset, None) for offset in offsets]
         bad = error or next((offset.error for offset in offsets if offset.error is not None), None)
         self._tell(self._listener.committed, positions, f"{bad.name()}: {bad.str()}" if bad else None)
 
@@ -230,7 +245,7 @@ class Reader:
                 partitions = begin_at_end(consumer, self._kafka, partitions)
             except self._kafka.KafkaException as error:
                 log.warning("a new group begins at the start, since its end could not be read: %s", error.args[0].str())
-        self._tell(self._listener.assigned, _names(partitions))
+        self._tell(self._listener.assigned, committed(consumer, self._kafka, partitions))
         consumer.incremental_assign(partitions)
         if self._paused:
             consumer.pause(partitions)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import methodcaller
-from typing import Any
+from typing import Any, Final
 
 from relevo import wire
 from relevo.brokers.progress import Progress
@@ -23,6 +23,14 @@ process when it is touched. CPython (3.11 and later) does not notice that at a m
 an object such as this one it always does. To be called once for each record: the second answer is the bare list."""
 
 
+GAPS_MAX: Final = 100
+
+
+def _warn(text: str | None) -> None:
+    if text is not None:
+        log.warning("%s", text)
+
+
 def shard_name(topic: str, partition: int) -> str:
     return f"{topic}/{partition}"
 
@@ -30,30 +38,54 @@ def shard_name(topic: str, partition: int) -> str:
 class Shard:
     """``arrived``: fetched and not taken. ``returned``: handed back, to be delivered before those. ``asked``: the
     position of the newest commit under way or done. ``leaving``: being taken away; what was delivered can still be
-    settled.
+    settled. ``next``: the position expected next; ``None``: not known. ``mark``: which topic the positions belong to
+    (``identity``); ``None``: not known. It is committed with them. ``gaps``: positions that were expected, and those
+    that came instead.
 
     Offsets of a partition begin again when its topic is deleted and made anew, or its log was cut. What is delivered
     then belongs to a new generation with a progress of its own; what was delivered before still runs, and is settled
     for nothing, since its offsets mean other records now."""
 
     __slots__ = (
-        *("_first", "_generations", "_newest", "arrived", "asked", "generation", "leaving", "name", "partition"),
-        *("progress", "returned", "topic"),
+        *("_first", "_generations", "_noticing", "arrived", "asked", "gaps", "generation", "leaving", "mark", "name"),
+        *("next", "partition", "progress", "returned", "topic"),
     )
 
-    def __init__(self, topic: str, partition: int, generations: Iterator[int]) -> None:
-        """``generations``: numbers that no other shard has."""
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        generations: Iterator[int],
+        *,
+        start: int = -1,
+        mark: str | None = None,
+        noticing: Callable[[str | None], None] = _warn,
+    ) -> None:
+        """
+        Args:
+            generations: numbers that no other shard has.
+            start: the position that the group has; -1: none.
+            noticing: called with a warning, and with ``None`` when there is something to look at.
+        """
         self.topic = topic
         self.partition = partition
         self.name = shard_name(topic, partition)
         self._generations = generations
         self._first = self.generation = next(generations)
-        self._newest = -1
-        self.progress = Progress(-1)  # where it begins is the broker's knowledge
+        self._noticing = noticing
+        self.next = start if start >= 0 else None
+        self.mark = mark
+        self.gaps: deque[tuple[int, int]] = deque(maxlen=GAPS_MAX)
+        self.progress = Progress(start)
         self.arrived: deque[Any] = deque()
         self.returned: list[Delivery] = []
         self.asked = -1
         self.leaving = False
+
+    @property
+    def place(self) -> tuple[str, int, int, str | None]:
+        """What is to be committed."""
+        return self.topic, self.partition, self.progress.settled, self.mark
 
     def take(self, count: int) -> list[Delivery]:
         """Up to ``count`` deliveries, in order."""
@@ -82,9 +114,9 @@ class Shard:
 
     def _deliver(self, record: Any) -> Delivery:
         position = record.offset()
-        if position <= self._newest:
-            self._begin_anew(position)
-        self._newest = position
+        if position != self.next:
+            self._jumped(position)
+        self.next = position + 1
         self.progress.deliver(position)
         try:
             message, malformed = self._decode(record, position)
@@ -96,16 +128,37 @@ class Shard:
             message=message, shard=self.name, position=position, generation=self.generation, malformed=malformed
         )
 
-    def _begin_anew(self, position: int) -> None:
-        log.warning(
-            "%s: offsets went back from %d to %d: the topic was deleted and made anew, or its log was cut. Reading "
-            "goes on from there; what was taken before is still handled, but not committed",
-            *(self.name, self._newest, position),
+    def begin_anew(self, mark: str | None) -> None:
+        """What arrives from now on belongs to another log. What arrived before is delivered first."""
+        self.returned.extend(map(self._deliver, self.arrived))
+        self.arrived.clear()
+        self._begin(mark)
+        self.next = None
+
+    def _jumped(self, position: int) -> None:
+        """Not the position that was expected: a log has holes, was cut, or is another one."""
+        if self.next is None:
+            return
+        if position > self.next:
+            self.gaps.append((self.next, position))
+            self._noticing(None)
+            return
+        self._noticing(
+            f"{self.name}: the offsets went back: {self.next} was expected and {position} came. The topic was deleted "
+            "and made anew, or its log was cut at its end. The consumer reads on from there; it still handles what it "
+            "took before, but commits nothing of it"
         )
+        self._begin(None)
+        self.progress.deliver(position)
+        self.progress.saved = -1  # what the group has is a place in the old log: replaced at once
+
+    def _begin(self, mark: str | None) -> None:
         self.generation = next(self._generations)
         self.progress = Progress(-1)
-        self.progress.deliver(position)
-        self.progress.saved = self.asked = -1  # what the group has is a place in the old log: replaced at once
+        self.asked = -1
+        self.mark = mark
+        self.gaps.clear()
+        self._noticing(None)
 
     def _decode(self, record: Any, position: int) -> tuple[Message, str | None]:
         _, created_ms = record.timestamp()

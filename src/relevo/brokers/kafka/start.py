@@ -1,11 +1,32 @@
-"""Where a new group begins when it is not to begin at the start."""
+"""Where a group begins."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
+from relevo.brokers.kafka.identity import read_mark
+from relevo.clients.confluent import log
+
 TIMEOUT_S: Final = 10.0
+
+
+def committed(consumer: Any, kafka: Any, partitions: Sequence[Any]) -> list[tuple[str, int, int, str | None]]:
+    """What the group has of ``partitions``: topic, partition, offset (below 0: none, or not known) and the mark of the
+    topic that the offset belongs to."""
+    wanted = [kafka.TopicPartition(partition.topic, partition.partition) for partition in partitions]
+    try:
+        found = consumer.committed(wanted, timeout=TIMEOUT_S) if wanted else []
+    except kafka.KafkaException as error:
+        log.warning(
+            "the positions of %d partitions could not be read (%s): a log that was cut is not noticed there",
+            *(len(wanted), error.args[0].str()),
+        )
+        found = wanted
+    return [
+        (place.topic, place.partition, max(-1, place.offset) if place.error is None else -1, read_mark(place.metadata))
+        for place in found
+    ]
 
 
 def begin_at_end(consumer: Any, kafka: Any, partitions: Sequence[Any]) -> Sequence[Any]:

@@ -15,7 +15,7 @@ from relevo.brokers.kafka.options import KafkaOptions
 from relevo.brokers.kafka.outcomes import REJECTED
 from relevo.brokers.kafka.reader import Position, Reader
 from relevo.brokers.kafka.shard import Shard, record_size, shard_name
-from relevo.clients.confluent import confluent
+from relevo.brokers.kafka.watch import Watch
 from relevo.errors import ConfigError, MisuseError, UnreachableError
 from relevo.outcome import Unavailable
 from relevo.ports.broker import Delivery
@@ -53,16 +53,25 @@ class KafkaSubscription:
         self._save_error: str | None = None
         self._told = ("", 0.0)
         self._strange: dict[tuple[str, str], float] = {}
-        self._committer: Kept | None = None
+        self._kept: list[Kept] = []
         self._topics = list(dict.fromkeys(topics))
         self._known = Topics(options)
         self._ends = Ends(options)
         self._reader = Reader(options, group, self._topics, from_start, self, REVOKE_TIMEOUT_S)
+        self._watch = Watch(group, self._ends, self._shards, self._reader)
 
     def start(self) -> None:
         self._reader.start()
         tasks = Tasks(f"group {self._group}", log)
-        self._committer = tasks.keep("committing", self._commit_now_and_then, may_end=lambda: self._closed)
+        self._kept = [
+            tasks.keep("committing", self._commit_now_and_then, may_end=lambda: self._closed),
+            tasks.keep("looking at its positions", self._watch.run, may_end=lambda: self._closed),
+        ]
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """The last warnings about positions that are gone or began again."""
+        return list(self._watch.notices)
 
     async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         if self._closed:
@@ -127,11 +136,10 @@ class KafkaSubscription:
     async def lag(self) -> Mapping[str, int]:
         shards = list(self._shards.values())
         ends = await self._ends.of([(shard.topic, shard.partition) for shard in shards])
-        known = await self._committed([shard for shard in shards if shard.progress.settled < 0])
         found: dict[str, int] = {}
         for shard in shards:
             low, high = ends[shard.topic, shard.partition]
-            found[shard.name] = max(high - max(low, known.get(shard.name, -1), shard.progress.settled), 0)
+            found[shard.name] = max(high - max(low, shard.progress.settled), 0)
         return found
 
     async def shard_count(self) -> int:
@@ -141,25 +149,14 @@ class KafkaSubscription:
                 raise UnreachableError(topic.refused.reason)
         return sum(topic.partitions for topic in topics)
 
-    async def _committed(self, shards: Sequence[Shard]) -> Mapping[str, int]:
-        """Of shards nothing was delivered of: only the group knows."""
-        if not shards:
-            return {}
-        partition_of = confluent().TopicPartition
-        partitions = [partition_of(shard.topic, shard.partition) for shard in shards]
-        places = await self._reader.run(
-            lambda consumer: consumer.committed(partitions, timeout=ASK_TIMEOUT_S), FLUSH_TIMEOUT_S
-        )
-        return {shard.name: place.offset for shard, place in zip(shards, places, strict=True)}
-
     async def aclose(self) -> None:
         if self._closed:
             return
         self._closed = True
         self._news.set()
-        if self._committer is not None:
-            self._committer.cancel()
-            await asyncio.wait([self._committer.over])
+        for kept in self._kept:
+            kept.cancel()
+            await asyncio.wait([kept.over])
         if not await self._reader.close(CLOSE_TIMEOUT_S):
             log.warning(
                 "group %s: Kafka did not let us leave in %.0f s; our shards wait for session.timeout.ms, and messages "
@@ -170,12 +167,21 @@ class KafkaSubscription:
 
     # -- what the reader tells -----------------------------------------------------------------------------------------
 
-    def assigned(self, partitions: Sequence[tuple[str, int]]) -> None:
-        for topic, partition in partitions:
-            shard = Shard(topic, partition, self._generations)
+    def assigned(self, positions: Sequence[Position]) -> None:
+        for topic, partition, start, mark in positions:
+            watch = self._watch.noticing
+            shard = Shard(topic, partition, self._generations, start=start, mark=mark, noticing=watch)
             self._shards[shard.name] = shard
             self._refused.pop(topic, None)
         self._down = False
+        self._watch.noticing(None)
+
+    def begins_anew(self, topic: str, partition: int, mark: str) -> None:
+        shard = self._shards.get(shard_name(topic, partition))
+        if shard is not None:
+            self._reader.let_go(len(shard.arrived), sum(map(record_size, shard.arrived)))
+            shard.begin_anew(mark)
+            self._news.set()
 
     async def revoked(self, partitions: Sequence[tuple[str, int]]) -> Sequence[Position]:
         names = [shard_name(topic, partition) for topic, partition in partitions]
@@ -188,7 +194,7 @@ class KafkaSubscription:
             except Exception:
                 log.exception("group %s: the callback for revoked shards failed", self._group)
         self._drop(shards)
-        return [(shard.topic, shard.partition, shard.progress.settled) for shard in shards if shard.progress.unsaved]
+        return [shard.place for shard in shards if shard.progress.unsaved]
 
     def lost(self, partitions: Sequence[tuple[str, int]]) -> None:
         names = [shard_name(topic, partition) for topic, partition in partitions]
@@ -207,7 +213,7 @@ class KafkaSubscription:
         self._news.set()
 
     def committed(self, positions: Sequence[Position], error: str | None) -> None:
-        for topic, partition, offset in positions:
+        for topic, partition, offset, _ in positions:
             shard = self._shards.get(shard_name(topic, partition))
             if shard is None:
                 continue
@@ -272,7 +278,7 @@ class KafkaSubscription:
             settled = shard.progress.settled
             if settled > max(shard.asked, shard.progress.saved):
                 shard.asked = settled
-                positions.append((shard.topic, shard.partition, settled))
+                positions.append(shard.place)
         if positions:
             self._reader.commit(positions)
 
