@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import secrets
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from relevo.cli.main import cli
 from relevo.clients import database_for
 from relevo.effects import EffectRequest, Registry, Unknown, effect
 from relevo.message import Message
@@ -20,7 +26,7 @@ from tests.support.consumers import held, make_effects, running
 from tests.support.effects import performing, record, states
 from tests.support.fake_subscription import FakeBroker
 from tests.support.letters import SaysBroker, billing, order
-from tests.support.relays import FakePublisher, Store
+from tests.support.relays import FakePublisher, Store, sqlite_store
 from tests.support.waiting import eventually
 
 PLACES = {"first": 0, "middle": 2, "last": 4}
@@ -126,6 +132,76 @@ async def test_an_effect_that_cannot_be_read(
         assert "cannot be read" in (await ops.show(database, effect_id)).data
     finally:
         await database.aclose()
+
+
+@contextlib.contextmanager
+def by_hand(store: Store) -> Iterator[Any]:
+    """A connection without checks, committed at the end."""
+    with contextlib.closing(store.connect()) as connection:
+        connection.execute("pragma ignore_check_constraints = on")
+        yield connection
+        connection.commit()
+
+
+ODD_EFFECTS = [
+    ("state", "'finished'"),
+    ("due_at", "'soon'"),
+    ("due_at", "9223372036854775807"),
+    ("expires_at", "'never'"),
+    ("epoch", "'one'"),
+    ("attempts", "'many'"),
+    ("attempts", "x'01'"),
+    ("asked", "'often'"),
+    ("holder", "x'ff'"),
+    ("data", "x'ff'"),
+    ("data", "'{'"),
+    ("data", "cast(x'22ff22' as text)"),
+    ("result", "'{'"),
+    ("event_id", "'not a uuid'"),
+    ("event_id", "x'ff'"),
+    ("consumer", "x'ff'"),
+    ("error", "x'ff'"),
+    ("idempotency_key", "'not a uuid'"),
+    ("idempotency_key", "x'ff'"),
+    ("created_at", "'soon'"),
+    ("sent_at", "'soon'"),
+    ("key", "x'ff'"),
+    ("key", "cast(x'ff' as text)"),
+    ("name", "x'ff'"),
+]
+
+
+@pytest.mark.parametrize("state", ["pending", "sent", "unknown", "failed"])
+async def test_effects_edited_by_hand_spoil_themselves_only(tmp_path: Path, state: str) -> None:
+    """SQLite keeps any value in any column. The others are performed, and the commands show all there is."""
+    store = sqlite_store(tmp_path / "app.db")
+    seen: set[str] = set()
+    name = new_name()
+
+    async def verify(request: EffectRequest) -> bool:
+        return True
+
+    @effect(name, registry=Registry(), verify=verify)
+    async def charge(request: EffectRequest) -> None:
+        seen.add(request.key)
+
+    for number in range(len(ODD_EFFECTS)):
+        record(store, charge, f"good{number}", {"n": number})
+        record(store, charge, f"odd{number}", {"n": number})
+    with by_hand(store) as connection:
+        for number, (column, value) in enumerate(ODD_EFFECTS):
+            odd = f"where key = 'odd{number}'"
+            connection.execute(f"update relevo_effect set state = '{state}', attempts = 1, sent_at = 1 {odd}")
+            connection.execute(f"update relevo_effect set {column} = {value} {odd}")
+    async with performing([charge], store):
+        good = "select count(*) from relevo_effect where typeof(key) = 'text' and key like 'good%' and state = 'done'"
+        await eventually(lambda: store.query(good) == [(len(ODD_EFFECTS),)], what="the good ones are performed")
+    assert seen >= {f"good{number}" for number in range(len(ODD_EFFECTS))}
+    environment = {"RELEVO_DATABASE_URL": store.url}
+    ids = [str(row[0]) for row in store.query("select effect_id from relevo_effect")]
+    for command in (["status"], ["effects", "list"], *(["effects", "show", effect_id] for effect_id in ids)):
+        result = await asyncio.to_thread(CliRunner(env=environment).invoke, cli, command)
+        assert result.exit_code in (0, 1) and isinstance(result.exception, SystemExit | None), (command, result.output)
 
 
 def new_name() -> str:

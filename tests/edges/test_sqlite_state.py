@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relevo import Consumer, Event
+from relevo import Backoff, Consumer, Event
 from tests.support.consumers import effects, held, insert, make_effects, order, running, settled
 from tests.support.events import OrderPlaced
 from tests.support.fake_subscription import FakeBroker
@@ -53,3 +53,44 @@ async def test_state_of_a_connection_stays_with_its_handler(tmp_path: Path, what
         await settled(broker)
     assert sorted(effects(store)) == list(range(1, 10))
     assert held(store) == []
+
+
+BYPASSES: dict[str, Callable[[sqlite3.Connection], object]] = {
+    "commits": lambda tx: tx.commit(),
+    "commits and begins": lambda tx: (tx.commit(), tx.execute("begin")),
+    "rolls back": lambda tx: tx.rollback(),
+    "puts on another": lambda tx: (tx.commit(), tx.set_authorizer(lambda *_: sqlite3.SQLITE_OK)),
+}
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("batch", [None, 1])
+@pytest.mark.parametrize("what", BYPASSES)
+async def test_a_handler_that_removes_the_authorizer_is_noticed(
+    tmp_path: Path, what: str, batch: int | None, raises: bool
+) -> None:
+    """Its message is parked, though its own commit took the inbox row with it; the others are handled once."""
+    store = sqlite_store(tmp_path / "app.db")
+    make_effects(store)
+    consumer = Consumer("billing", ["shop.order"], batch=batch, retry=Backoff(attempts=1))
+
+    @consumer.on(OrderPlaced)
+    def handle(event: Event[OrderPlaced], tx: sqlite3.Connection) -> None:
+        insert(tx, event.data.order_id)
+        if event.data.order_id == 4:
+            tx.set_authorizer(None)
+            BYPASSES[what](tx)
+            insert(tx, 40)
+            if raises:
+                raise ValueError("and then it fails")
+
+    broker = FakeBroker()
+    broker.append(*(order(number, f"k{number}") for number in range(1, 8)))
+    async with running(consumer, store, broker):
+        await settled(broker)
+    done = [number for number in sorted(effects(store)) if number not in (4, 40)]
+    assert set(done) == {1, 2, 3, 5, 6, 7}
+    assert len(done) == 6 or what == "rolls back"
+    [(state, reason, *_)] = held(store)
+    assert state == "parked" and "began, committed, rolled back" in reason
+    assert len(store.query("select 1 from relevo_inbox")) == 6

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from concurrent.futures import Future
 from typing import Any
 
 from relevo.errors import ConfigError, MissingExtraError
@@ -60,3 +62,15 @@ def make(kind: str, config: dict[str, Any]) -> Any:
         # librdkafka names the setting and never its value where that is a secret; ours does not repeat values at all.
         reason = error.args[0].str() if error.args and hasattr(error.args[0], "str") else type(error).__name__
         raise ConfigError(f"broker.options: the Kafka client refused its settings: {reason}") from None
+
+
+def answer_of(client: Any, asked: Future[Any]) -> asyncio.Future[Any]:
+    """To be awaited: what ``client`` will answer. It answers on a thread of its own and must not be freed there, which
+    would wait for that very thread: until then it is kept here."""
+    for done in [each for each in _asked if each.done()]:
+        _asked.pop(done, None)
+    _asked[asked] = client
+    return asyncio.wrap_future(asked)
+
+
+_asked: dict[Future[Any], Any] = {}

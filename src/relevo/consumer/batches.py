@@ -168,8 +168,8 @@ class Batches:
             return ()
         self._size.failed(len(parts))
         ended = progress.stage == "handler" or issubclass(type(error), MisuseError)
-        if trace.xid is not None and ended and not progress.broken:
-            await self._undo(parts, progress, trace.xid, group.pipelined)
+        if (trace.xid is not None or progress.bypassed) and ended and not progress.broken:
+            await self._undo(parts, progress, trace, group.pipelined)
         if group.pipelined:
             self._blame_pipeline(parts, progress, error)
         outcome: HandleOutcome | None = classify(error, progress.stage, broken=progress.broken)
@@ -201,14 +201,14 @@ class Batches:
         for item in items:
             item.most = len(items) // 2
 
-    async def _undo(self, parts: Sequence[Part], progress: Progress, xid: str, pipelined: bool) -> None:
+    async def _undo(self, parts: Sequence[Part], progress: Progress, trace: Trace, pipelined: bool) -> None:
         """If a handler ended the transaction despite all, the inbox rows of the others were committed by it. Those of
         messages whose handler had not returned are taken back before these run again; where it is not known which
         handler it was, all of them are."""
         running = progress.job if progress.calling and not pipelined else None
         first = next((count for count, part in enumerate(parts) if running and part.event is running.event), 0)
-        ids = [part.id for part in parts[first:]]
-        if await self._shared.database.run(lambda: inboxing.take_back(self._shared.name, ids, xid=xid)):
+        ids = [part.id for part in parts[first:] if part.id in trace.written]
+        if await self._shared.database.run(lambda: inboxing.take_back(self._shared.name, ids, xid=trace.xid or "")):
             log.error(
                 "consumer %s: a handler committed the transaction of its batch; messages behind it run again%s",
                 self._shared.name,

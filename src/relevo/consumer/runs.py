@@ -139,7 +139,8 @@ class Runs:
 
     async def _undo(self, handler: Handler, message: Message, progress: Progress) -> None:
         """If the handler's own commit took the inbox row with it, the next attempt would find the message done."""
-        if progress.xid and self._take_back is not None and self._transactions[handler].dialect == "postgresql":
+        proven = self._transactions[handler].dialect == "postgresql" or progress.bypassed
+        if progress.xid and self._take_back is not None and proven:
             await self._take_back(str(message.event_id), progress.xid)
 
     async def look(self, handler: Handler, message: Message) -> Elsewhere | None:

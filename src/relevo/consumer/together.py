@@ -9,7 +9,7 @@ process stops or a shard goes away, it commits what was done until then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -24,9 +24,11 @@ from relevo.storage.inboxing import Bounds
 
 @dataclass(slots=True)
 class Trace:
-    """What is known of a batch besides its end. ``xid``: PostgreSQL's name of the transaction."""
+    """What is known of a batch besides its end. ``xid``: PostgreSQL's name of the transaction. ``written``: ids that
+    got their inbox row in it."""
 
     xid: str | None = None
+    written: Collection[str] = ()
     held: Sequence[Part] = ()
 
 
@@ -67,7 +69,7 @@ def together(
         parts = [part for part in parts if part.name not in held]
     if not parts:
         return parts
-    new = yield from inboxing.insert_many(consumer, [part.id for part in parts])
+    new = trace.written = yield from inboxing.insert_many(consumer, [part.id for part in parts])
     if lock_timeout != "0":
         yield Statement("inbox.lock_timeout", {"value": lock_timeout})  # the application's, for the handlers
     ran = [part for part in parts if part.id in new] if len(new) < len(parts) else parts

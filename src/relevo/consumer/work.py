@@ -80,10 +80,11 @@ _UNWATCHED = Watched(lambda: None, 0)
 @dataclass(slots=True)
 class Progress:
     """How far a run got; what an error means depends on it. ``job``: the one under way or begun last. ``calling``: it
-    is under way. ``xid``: the transaction that the inbox row was written in, on PostgreSQL."""
+    is under way. ``xid``: PostgreSQL's transaction of the inbox row. ``bypassed``: see ``Unit``."""
 
     stage: Stage = "begin"
     broken: bool = False
+    bypassed: bool = False
     job: Job | None = None
     calling: bool = False
     xid: str | None = None
@@ -168,7 +169,7 @@ def _note(unit: Unit | AsyncUnit, progress: Progress, error: BaseException) -> b
     let_go(error)
     progress.watched.looks = 0
     try:
-        progress.broken = unit.broken
+        progress.broken, progress.bypassed = unit.broken, unit.bypassed
         return unit.misused
     except Exception:
         log.debug("the state of a handler's connection cannot be read", exc_info=True)
@@ -177,8 +178,7 @@ def _note(unit: Unit | AsyncUnit, progress: Progress, error: BaseException) -> b
 
 
 def _may_be_misuse(error: BaseException) -> bool:
-    kind = type(error)
-    return issubclass(kind, Exception) and not issubclass(kind, MisuseError)
+    return issubclass(type(error), Exception) and not issubclass(type(error), MisuseError)
 
 
 def _quietly(end: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ from relevo.ports.database import Database
 from relevo.script import Script
 from relevo.storage import auditing, effecting
 from relevo.storage.rows import to_time
+from relevo.times import EPOCH
 
 LIST_MAX = 100
 
@@ -65,9 +66,9 @@ async def show(database: Database, effect_id: int) -> EffectDetail:
         idempotency_key=idempotency_key,
         data=_json(data),
         result=None if result is None else _json(result),
-        created_at=to_time(created_at).astimezone(UTC),
-        sent_at=None if sent_at is None else to_time(sent_at).astimezone(UTC),
-        finished_at=None if finished_at is None else to_time(finished_at).astimezone(UTC),
+        created_at=_time(created_at) or EPOCH,
+        sent_at=_time(sent_at),
+        finished_at=_time(finished_at),
     )
 
 
@@ -94,6 +95,14 @@ def _resolve(effect_id: int, verdict: Literal["done", "not-done"], why: str, act
     name, key = resolved
     act = auditing.Act(f"effects.{verdict}", actor, why, {"effect_id": effect_id, "name": name, "key": key})
     yield from auditing.record(act, 1)
+
+
+def _time(value: Any) -> datetime | None:
+    """``None`` also for what is no time: SQLite keeps any value that was written by hand."""
+    try:
+        return None if value is None else to_time(value).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _json(text: Any) -> Any:

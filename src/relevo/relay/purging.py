@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from relevo.clients.sqlstate import sqlstates
 from relevo.ports.database import Database, Dialect
+from relevo.runtime.patience import of_data, reason_of
 from relevo.runtime.probes import probe
 from relevo.script import Script
 from relevo.settings import Settings
@@ -18,6 +20,9 @@ from relevo.storage import journaling, processes, purging
 from relevo.storage.purging import Mode, Place
 
 T = TypeVar("T")
+Walked = Callable[[Dialect, Mode, float, int, int], Script[purging.Batch]]
+
+log = logging.getLogger("relevo.relay")
 
 DAY_S = 86_400.0
 STATEMENT_S = 1.0
@@ -73,7 +78,7 @@ class Purge:
 
     async def outbox(self) -> None:
         """Settled longer than ``retention.outbox_days`` ago."""
-        async for gone in self._walk(self.settings.retention.outbox_days, purging.outbox):
+        async for gone in self._walk("outbox", self.settings.retention.outbox_days, purging.outbox):
             self.done.outbox += gone
             await self.next()
 
@@ -98,7 +103,8 @@ class Purge:
         batch = await self.batch(script)
         self.done.inbox += batch.gone
         await self.next()
-        return None if batch.seen < asked else purging.past_the_young(batch.last, before_s, now_s)
+        over = batch.seen < asked or batch.last == place
+        return None if over else purging.past_the_young(batch.last, before_s, now_s)
 
     async def journal(self) -> None:
         """What processes that died left behind, as old as the inbox's window."""
@@ -114,27 +120,42 @@ class Purge:
 
     async def effects(self) -> None:
         """Done longer than ``retention.effects_days`` ago; of those alone."""
-        async for gone in self._walk(self.settings.retention.effects_days, purging.effects):
+        async for gone in self._walk("effects", self.settings.retention.effects_days, purging.effects):
             self.done.effects += gone
             await self.next()
 
-    async def _walk(
-        self, days: float, script: Callable[[Dialect, Mode, float, int, int], Script[purging.Batch]]
-    ) -> AsyncIterator[int]:
+    async def _walk(self, what: str, days: float, script: Walked) -> AsyncIterator[int]:
         """Along a table by its number; yields how many went, batch by batch. 0 days: for ever."""
         before_s = await self.before(days * DAY_S)
         after, over = -(2**63), not days
         while not over:
-            batch = await self.batch(partial(script, self.database.dialect, self.mode, before_s, after))
+            try:
+                batch = await self.batch(partial(script, self.database.dialect, self.mode, before_s, after))
+            except Exception as error:
+                if not of_data(error):
+                    raise
+                batch = await self._pass(what, partial(script, self.database.dialect, "count", before_s, after), error)
             after, over = batch.last, batch.over
             yield batch.gone
+
+    async def _pass(self, what: str, count: Callable[[int], Script[purging.Batch]], error: Exception) -> purging.Batch:
+        """The next row cannot be removed, or not be archived: it stays, and the others go on."""
+        row = await self.batch(lambda limit: count(1), read_only=True)
+        log.error(
+            "retention: row %d of the %s stays, since the database refuses to remove or archive it; the others go on: "
+            "%s",
+            *(row.last, what, reason_of(error)),
+        )
+        self.limit = self.settings.retention.batch
+        return replace(row, gone=0)
 
     async def before(self, age_s: float) -> float:
         """The moment ``age_s`` ago by the database's clock."""
         return await self.batch(lambda limit: purging.now(), read_only=True) - age_s
 
     async def batch(self, script: Callable[[int], Script[T]], *, read_only: bool = False) -> T:
-        """One transaction of at most ``limit`` rows. What the server ends for taking too long is tried again by half.
+        """One transaction of at most ``limit`` rows. What the server ends for taking too long, or refuses because of a
+        row, is tried again by half.
 
         Raises as the database does, also when a single row takes too long.
         """
@@ -145,7 +166,7 @@ class Purge:
                     script(self.limit), read_only=read_only or self.mode == "count", statement_timeout_s=STATEMENT_S
                 )
             except Exception as error:
-                if self.limit == 1 or _ENDED not in sqlstates(error):
+                if self.limit == 1 or not (_ENDED in sqlstates(error) or of_data(error)):
                     raise
                 self.limit = max(1, self.limit // 2)
             finally:

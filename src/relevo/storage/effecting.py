@@ -145,13 +145,13 @@ class Listed(NamedTuple):
 def listed(*, name: str | None, state: str | None, key: str | None, limit: int) -> Script[list[Listed]]:
     """The newest first."""
     rows = yield Statement("effects.list", {"name": name, "state": state, "key": key, "limit": limit})
-    return [Listed(*row) for row in rows]
+    return [Listed(*map(_shown, row)) for row in rows]
 
 
 def show(effect_id: int) -> Script[Row | None]:
     """The columns of ``Listed``, then idempotency key, data, result, and three times; ``None`` for an unknown id."""
     rows = yield Statement("effects.show", {"effect_id": effect_id})
-    return rows[0] if rows else None
+    return tuple(map(_shown, rows[0])) if rows else None
 
 
 def resolve(effect_id: int, state: Literal["done", "pending"], why: str) -> Script[tuple[str, str] | None]:
@@ -163,11 +163,16 @@ def resolve(effect_id: int, state: Literal["done", "pending"], why: str) -> Scri
 def counts() -> Script[list[tuple[str, str, int, float]]]:
     """(name, state, how many, age of the oldest in seconds) of what is not done."""
     rows = yield Statement("effects.counts")
-    return [(row[0], row[1], int(row[2]), float(row[3])) for row in rows]
+    return [(_shown(row[0]), _shown(row[1]), int(row[2]), float(row[3])) for row in rows]
 
 
 def _params(claim: Claim) -> dict[str, Any]:
     return {"effect_id": claim.effect_id, "epoch": claim.epoch}
+
+
+def _shown(value: Any) -> Any:
+    """SQLite keeps any bytes in a column that was edited by hand."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
 def _claim(row: Row) -> Claim:
@@ -176,7 +181,10 @@ def _claim(row: Row) -> Claim:
     try:
         event = None if event_id is None else UUID(event_id)
         identity, content = UUID(idempotency), json.loads(data)
+        if not isinstance(key, str) or not isinstance(asked, int) or not isinstance(attempts, int):
+            raise TypeError("key is no text, or asked or attempts is no number")
     except Exception as error:  # noqa: BLE001 - a row that was written by hand
         unreadable = f"the row with effect_id {effect_id} cannot be read: {error}"
         event, identity, content = None, idempotency_key(str(name), str(key)), None
+        key, attempts, asked = _shown(key), 0, 0
     return Claim(effect_id, name, key, identity, content, state, attempts, asked, epoch, event, consumer, unreadable)

@@ -77,7 +77,8 @@ def find_many(consumer: str, event_ids: Sequence[str]) -> Script[set[str]]:
 
 def take_back(consumer: str, event_ids: Sequence[str], *, xid: str | None = None) -> Script[int]:
     """Remove rows that were written for messages which did not run after all: in this very transaction, or by the one
-    that PostgreSQL calls ``xid``, if it was committed. Returns how many, with ``xid``."""
+    that PostgreSQL calls ``xid`` (SQLite has no names: any text), if it was committed. Returns how many, with
+    ``xid``."""
     params = {"consumer": consumer, "event_ids": Ids(sorted(event_ids))}
     if xid is None:
         yield Statement("inbox.take_back", params)

@@ -8,7 +8,7 @@ Batches walk a primary key and skip rows somebody else has locked, so no stateme
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from relevo.ports.database import Dialect
@@ -16,7 +16,6 @@ from relevo.script import Script, Statement
 
 Mode = Literal["count", "delete", "archive"]
 
-NOWHERE = UUID(int=0)
 AHEAD_S = 86_400.0
 """How far a writer's clock may be ahead of the database's and still be looked at in order."""
 
@@ -34,10 +33,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in one consumer's part of the inbox, which is walked in the order of its ids."""
+    """A place in one consumer's part of the inbox, which is walked in the order of its ids. They are what the database
+    gives: SQLite keeps any value that was written by hand."""
 
-    event_id: UUID = NOWHERE
-    generation: int = -1
+    event_id: Any = str(UUID(int=0))
+    generation: Any = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +88,23 @@ def inbox(dialect: Dialect, mode: Mode, consumer: str, before_s: float, after: P
     params = {
         "consumer": consumer,
         "before_s": before_s,
-        "after": str(after.event_id),
+        "after": after.event_id,
         "generation": after.generation,
         "limit": limit,
     }
     name = "purge.inbox_count" if mode == "count" or dialect == "sqlite" else "purge.inbox_delete"
     rows = yield Statement(name, params)
     event_id, generation, seen, gone = rows[0]
-    last = after if event_id is None else Place(UUID(event_id), int(generation))
+    last = after if event_id is None else Place(event_id, generation)
     if dialect == "sqlite" and mode != "count" and gone:
         yield Statement(
             "purge.inbox_delete",
             {
                 "consumer": consumer,
                 "before_s": before_s,
-                "after": str(after.event_id),
+                "after": after.event_id,
                 "generation": after.generation,
-                "last": str(last.event_id),
+                "last": last.event_id,
                 "last_generation": last.generation,
             },
         )
@@ -114,7 +114,11 @@ def inbox(dialect: Dialect, mode: Mode, consumer: str, before_s: float, after: P
 def past_the_young(last: Place, before_s: float, now_s: float) -> Place:
     """Where to go on in the inbox after ``last``. Ids are UUIDv7 as a rule, so they grow with time: once they are
     younger than the window, everything up to now is, and the walk goes on behind it, where ids of other kinds stand."""
-    made_s = (last.event_id.int >> 80) / 1000
-    if last.event_id.version != 7 or not before_s < made_s < now_s + AHEAD_S:
+    try:
+        event_id = UUID(last.event_id)
+    except (ValueError, TypeError, AttributeError):
         return last
-    return Place(UUID(int=int((now_s + AHEAD_S) * 1000) << 80), -1)
+    made_s = (event_id.int >> 80) / 1000
+    if event_id.version != 7 or not before_s < made_s < now_s + AHEAD_S:
+        return last
+    return Place(str(UUID(int=int((now_s + AHEAD_S) * 1000) << 80)))

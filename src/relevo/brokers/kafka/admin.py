@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.brokers.kafka.outcomes import classify
-from relevo.clients.confluent import confluent, make
+from relevo.clients.confluent import answer_of, confluent, make
 from relevo.errors import ConfigError, UnreachableError
 from relevo.outcome import PublishOutcome, Rejected, Unavailable
 
@@ -147,7 +147,7 @@ class Topics:
         if self._admin is None:
             self._admin = make("AdminClient", self._options.admin())
         try:
-            future: Awaitable[Any] = asyncio.wrap_future(request(self._admin))
+            future: Awaitable[Any] = answer_of(self._admin, request(self._admin))
             async with asyncio.timeout(REQUEST_TIMEOUT_S + 10.0):
                 return await future
         except confluent().KafkaException as error:

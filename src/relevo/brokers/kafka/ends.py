@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from relevo.brokers.kafka.identity import mark_of
 from relevo.brokers.kafka.options import KafkaOptions
-from relevo.clients.confluent import confluent, make
+from relevo.clients.confluent import answer_of, confluent, make
 from relevo.errors import UnreachableError
 
 TIMEOUT_S: Final = 10.0
@@ -36,9 +36,9 @@ class Ends:
         async with self._asking() as admin:
             if self._cluster is None:
                 described = admin.describe_cluster(request_timeout=TIMEOUT_S)
-                self._cluster = str((await asyncio.wrap_future(described)).cluster_id or "")
+                self._cluster = str((await answer_of(admin, described)).cluster_id or "")
             asked = admin.describe_topics(module.TopicCollection(list(topics)), request_timeout=TIMEOUT_S)
-            found = await asyncio.gather(*map(asyncio.wrap_future, asked.values()), return_exceptions=True)
+            found = await asyncio.gather(*(answer_of(admin, each) for each in asked.values()), return_exceptions=True)
         return {
             topic: mark_of(self._cluster, str(each.topic_id))
             for topic, each in zip(asked, found, strict=True)
@@ -73,7 +73,7 @@ class Ends:
 
 async def _offsets(admin: Any, wanted: Mapping[Any, Any]) -> list[int]:
     asked = admin.list_offsets(wanted, request_timeout=TIMEOUT_S)
-    found = await asyncio.gather(*[asyncio.wrap_future(asked[place]) for place in wanted])
+    found = await asyncio.gather(*[answer_of(admin, asked[place]) for place in wanted])
     return [int(each.offset) for each in found]
 
 

@@ -182,6 +182,8 @@ class AsyncpgUnit:
     def broken(self) -> bool:
         return self._connection is not None and self._connection.is_closed()
 
+    bypassed = False
+
     @property
     def misused(self) -> bool:
         return self._watch.ended

@@ -130,6 +130,11 @@ class Unit(Protocol):
     def misused(self) -> bool:
         """Whether the handler tried to end the transaction and got the driver's error for it, not Relevo's."""
 
+    @property
+    def bypassed(self) -> bool:
+        """Whether the handler removed what watches it, so that it may have committed the inbox rows. Known on SQLite;
+        on PostgreSQL the name of the transaction tells."""
+
 
 class AsyncUnit(Protocol):
     """As ``Unit``, awaited, on the event loop."""
@@ -151,6 +156,8 @@ class AsyncUnit(Protocol):
     def broken(self) -> bool: ...
     @property
     def misused(self) -> bool: ...
+    @property
+    def bypassed(self) -> bool: ...
 
 
 class Transactions(Protocol):
@@ -231,6 +238,10 @@ class InThread:
     @property
     def misused(self) -> bool:
         return self._unit.misused
+
+    @property
+    def bypassed(self) -> bool:
+        return self._unit.bypassed
 
 
 async def finished(work: Coroutine[Any, Any, None]) -> None:

@@ -89,6 +89,8 @@ class _Watched:
         self._pipeline: Any = None
         self._handle: CallerHandle | None = None
 
+    bypassed = False
+
     @property
     def misused(self) -> bool:
         return self._watch.ended

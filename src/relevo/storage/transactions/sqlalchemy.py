@@ -200,6 +200,8 @@ class SqlalchemyUnit(OnEngine):
     def broken(self) -> bool:
         return self._connection is not None and self._connection.invalidated
 
+    bypassed = False
+
     @property
     def misused(self) -> bool:
         return self._guard is not None and self._guard.misused
@@ -278,6 +280,8 @@ class AsyncSqlalchemyUnit(OnEngine):
     @property
     def broken(self) -> bool:
         return self._connection is not None and not self._connection.closed and self._connection.invalidated
+
+    bypassed = False
 
     @property
     def misused(self) -> bool:

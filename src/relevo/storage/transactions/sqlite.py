@@ -1,7 +1,8 @@
 """Handlers' transactions on the standard library's ``sqlite3``.
 
-While the handler runs, an authorizer refuses every BEGIN, COMMIT and ROLLBACK, from methods and as SQL alike;
-savepoints are allowed. The authorizer of a connection that came from the application's own factory is replaced.
+From the first handler on, an authorizer refuses every BEGIN, COMMIT and ROLLBACK, from methods and as SQL alike;
+savepoints are allowed. The authorizer of a connection that came from the application's own factory is replaced. That a
+handler removed it is noticed when the handler returns.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class SqliteUnit:
         self._handle: CallerHandle | None = None
         self._watch = Watch(many=many)
         self._on: SqliteWatch | None = None
+        self._bypassed = False
 
     def begin(self) -> None:
         connection = self._lender.acquire()
@@ -71,12 +73,16 @@ class SqliteUnit:
 
     def enter(self) -> object:
         assert self._connection is not None
-        self._on = SqliteWatch(self._connection, self._watch, ours=self._lender.keeps)
-        self._on.put_on()
+        if self._on is None:
+            self._on = SqliteWatch(self._connection, self._watch, ours=self._lender.keeps)
+            self._on.put_on()
         return self._connection
 
     def leave(self) -> None:
-        self._lift()
+        if self.misused:
+            self._watch.ended = True
+        if self._on is not None:
+            self._on.take_back()
         self._watch.check()
         still_open(self._connection)
 
@@ -87,7 +93,13 @@ class SqliteUnit:
 
     @property
     def misused(self) -> bool:
-        return self._watch.ended
+        return self._watch.ended or self.bypassed
+
+    @property
+    def bypassed(self) -> bool:
+        """A handler removed what watches it, so that it may have committed what it did and the inbox rows."""
+        self._bypassed = self._bypassed or (self._on is not None and not self._on.holds())
+        return self._bypassed
 
     def pipeline(self) -> None:
         """A library call has no round trip to save."""
@@ -96,6 +108,7 @@ class SqliteUnit:
 
     def commit(self, xid: str | None = None) -> None:
         assert self._connection is not None
+        self._lift()
         self._connection.execute("commit")
 
     def rollback(self) -> None:
@@ -108,6 +121,7 @@ class SqliteUnit:
                 self._connection.close()
 
     def close(self) -> None:
+        self._lift()
         connection, self._connection, self._handle = self._connection, None, None
         if connection is not None:
             self._lender.release(connection, self._watch.lasts or _closed(connection))

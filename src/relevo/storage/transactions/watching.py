@@ -53,12 +53,10 @@ class Watch:
             raise StateError
 
     def refuse(self, *_: object, **__: object) -> Any:
-        """Stands in for a method that would end the transaction."""
         self.ended = True
         raise MisuseError(MISUSE)
 
     async def arefuse(self, *_: object, **__: object) -> Any:
-        """``refuse`` where the method is awaited."""
         self.refuse()
 
     def check(self) -> None:
@@ -69,8 +67,7 @@ class Watch:
             raise StateError
 
 
-_ROLLBACKS = ("ROLLBACK", "ROLLBACK;", b"ROLLBACK")
-"""As the drivers write it."""
+_ROLLBACKS = ("ROLLBACK", "ROLLBACK;", b"ROLLBACK")  # as the drivers write it
 
 
 class DriverWatch(Protocol):
@@ -81,8 +78,7 @@ class DriverWatch(Protocol):
 
     def put_on(self) -> None: ...
 
-    def lift(self) -> None:
-        """The connection is as before. May be called twice."""
+    def lift(self) -> None: ...  # the connection is as before; may be called twice
 
 
 class PsycopgWatch:
@@ -223,9 +219,8 @@ _LOOKS: Final = frozenset(
 
 class SqliteWatch:
     """On ``sqlite3.Connection``: its authorizer refuses ``BEGIN`` and ``COMMIT``, as methods and as SQL alike, and
-    ``ROLLBACK`` unless it may pass, and sees a ``PRAGMA`` that sets something. An authorizer that the application set
-    is replaced. What the handler set on the connection object is taken back; ``ours``: Relevo opened the connection, so
-    that it has no callbacks but a handler's."""
+    ``ROLLBACK`` unless it may pass, and sees a ``PRAGMA`` that sets something. It replaces the application's. ``ours``:
+    Relevo opened the connection, so that it has no callbacks but a handler's."""
 
     def __init__(self, connection: sqlite3.Connection, watch: Watch, *, ours: bool = False) -> None:
         self.watch = watch
@@ -238,18 +233,37 @@ class SqliteWatch:
         self._connection.set_authorizer(self._authorize)
         self._is_on = True
 
+    def holds(self) -> bool:
+        """Whether the authorizer is still this one. A handler that removed it may have ended the transaction and begun
+        another; nothing else shows that."""
+        ended = self.watch.ended
+        try:
+            self._connection.execute("begin")
+        except sqlite3.DatabaseError as error:  # operational: there is a transaction, and nothing refused another
+            ended = ended or isinstance(error, sqlite3.ProgrammingError)  # closed
+            return not isinstance(error, sqlite3.OperationalError)
+        finally:
+            self.watch.ended = ended
+        self._connection.execute("rollback")
+        return False
+
+    def take_back(self, *, last: bool = False) -> None:
+        """What the handler set on the connection object; ``last``: the authorizer too."""
+        connection = self._connection
+        connection.row_factory, connection.text_factory = self._factories
+        try:
+            if self._ours:
+                connection.set_progress_handler(None, 0)
+                connection.set_trace_callback(None)
+            if last:
+                connection.set_authorizer(None)
+        except sqlite3.ProgrammingError:  # closed
+            self.watch.ended = True
+
     def lift(self) -> None:
         if self._is_on:
             self._is_on = False
-            connection = self._connection
-            connection.row_factory, connection.text_factory = self._factories
-            try:
-                connection.set_authorizer(None)
-                if self._ours:
-                    connection.set_progress_handler(None, 0)
-                    connection.set_trace_callback(None)
-            except sqlite3.ProgrammingError:  # closed
-                self.watch.ended = True
+            self.take_back(last=True)
 
     def _authorize(self, action: int, operation: str | None, value: str | None, *_: object) -> int:
         if action != sqlite3.SQLITE_TRANSACTION:

@@ -30,11 +30,16 @@ read as materialized (
   where o.seq > cast(:after as bigint) order by o.seq limit cast(:limit as integer)
 )
 
+-- part: purge.young
+-- Whether all of a page is too young, and so all behind it: rows from the future, by a wrong clock or by hand, say nothing.
+coalesce(min(created_at) filter (where created_at < clock_timestamp() + interval '1 day')
+                >= to_timestamp(cast(:before_s as double precision)), false)
+
 -- part: purge.over
 -- What of a page may go.
 settled_at < to_timestamp(cast(:before_s as double precision))
          and seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
-         and created_at < coalesce((select min(from_time) from {keep}), 'infinity')
+         and coalesce(created_at < (select min(from_time) from {keep}), true)
          and not (outcome = 'held' and exists (select from {held_message} m
                                                where m.side = 'relay' and m.event_id = page.event_id))
 
@@ -48,7 +53,7 @@ delete from {outbox} o
 -- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
 with {part:purge.page}
 select max(seq), count(*), count(*) filter (where {part:purge.over}),
-       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+       {part:purge.young}
 from page;
 
 -- name: purge.delete
@@ -57,7 +62,7 @@ with {part:purge.page}, gone as (
   returning 1
 )
 select max(seq), count(*), (select count(*) from gone),
-       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+       {part:purge.young}
 from page;
 
 -- name: purge.archive
@@ -74,7 +79,7 @@ with {part:purge.page}, gone as (
   on conflict (seq) do nothing
 )
 select max(seq), count(*), (select count(*) from gone),
-       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+       {part:purge.young}
 from page;
 
 -- name: purge.consumers
@@ -129,7 +134,7 @@ select max(effect_id), count(*),
        count(*) filter (where state = 'done' and finished_at < to_timestamp(cast(:before_s as double precision))
          and not exists (select from {held_message} m where m.event_id = page.event_id)
          and not exists (select from {job} j where j.kind = 'replay' and j.state in ('running', 'paused'))),
-       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+       {part:purge.young}
 from page;
 
 -- name: purge.effects_delete
@@ -146,5 +151,5 @@ with page as materialized (
   returning 1
 )
 select max(effect_id), count(*), (select count(*) from gone),
-       coalesce(min(created_at) >= to_timestamp(cast(:before_s as double precision)), true)
+       {part:purge.young}
 from page;

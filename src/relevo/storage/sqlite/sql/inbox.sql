@@ -40,3 +40,9 @@ where consumer = :consumer and event_id in (select value from json_each(:event_i
 -- name: inbox.take_back
 delete from {inbox}
 where consumer = :consumer and event_id in (select value from json_each(:event_ids)) and generation = 0;
+
+-- name: inbox.undo
+-- As inbox.take_back, where a handler committed them; the number of rows tells whether it did.
+delete from {inbox}
+where consumer = :consumer and event_id in (select value from json_each(:event_ids)) and generation = 0
+returning 1;

@@ -9,10 +9,15 @@ select (julianday('now') - 2440587.5) * 86400.0;
 coalesce(settled_at, case when seq <= (select min(high_water) from {cursor})
                                                 and (select source from {meta}) = 'log' then created_at end)
 
+-- part: purge.young
+-- Whether all of a page is too young, and so all behind it: rows from the future, by a wrong clock or by hand, say nothing.
+coalesce(min(created_at) filter (where created_at < (julianday('now') - 2440587.5 + 1) * 86400000)
+                >= :before_s * 1000, 0)
+
 -- part: purge.free
 -- Of a `page` of the outbox: what nobody else needs.
 seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
-  and created_at < coalesce((select min(from_time) from {keep}), 9223372036854775807)
+  and coalesce(created_at < (select min(from_time) from {keep}), 1)
   and not (outcome = 'held' and exists (select 1 from {held_message} m
                                         where m.side = 'relay' and m.event_id = page.event_id))
 
@@ -20,7 +25,7 @@ seq < coalesce((select min(from_seq) from {keep}), 9223372036854775807)
 -- One page from :after on: its last seq and size, how much of it may go, and whether all of it is too young.
 select max(seq), count(*), coalesce(sum(settled_at is not null and settled_at < :before_s * 1000
          and {part:purge.free}), 0),
-       coalesce(min(created_at) >= :before_s * 1000, 1)
+       {part:purge.young}
 from (select seq, event_id, created_at, outcome,
              {part:purge.settled_at} as settled_at
       from {outbox} where seq > :after order by seq limit :limit) as page;
@@ -76,7 +81,7 @@ where consumer = :consumer and (event_id, generation) > (:after, :generation)
 select max(effect_id), count(*), coalesce(sum(state = 'done' and finished_at < :before_s * 1000
          and not exists (select 1 from {held_message} m where m.event_id = page.event_id)
          and not exists (select 1 from {job} j where j.kind = 'replay' and j.state in ('running', 'paused'))), 0),
-       coalesce(min(created_at) >= :before_s * 1000, 1)
+       {part:purge.young}
 from (select effect_id, state, event_id, created_at, finished_at from {effect}
       where effect_id > :after order by effect_id limit :limit) as page;
 
