@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import Context, copy_context
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from relevo.catalog import Catalog
 from relevo.clients.watch import EXEMPT, Watched
+from relevo.consumer.contexts import within
 from relevo.correlation import begin, handling
 from relevo.errors import LostOwnershipError, MisuseError, RelevoError
 from relevo.message import Message
@@ -285,22 +285,3 @@ async def _acall_apart(unit: AsyncUnit, job: Job, task: asyncio.Task[Any]) -> No
         refuse_deferred(result)
     await unit.leave()
     probe("consumer.handled")
-
-
-@types.coroutine
-def within(context: Context, work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
-    """Await ``work`` in the task at hand, with context variables of its own: what one handler binds, the next one of
-    the batch does not see. As a task of its own would be, at a tenth of its price."""
-    step, value = work.send, None
-    while True:
-        try:
-            future = context.run(step, value)
-        except StopIteration:
-            return
-        try:
-            step, value = work.send, (yield future)
-        except GeneratorExit:
-            work.close()
-            raise
-        except BaseException as error:  # noqa: BLE001 - thrown in where it belongs
-            step, value = work.throw, error
