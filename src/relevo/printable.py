@@ -98,7 +98,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any, depth: int = 20) -> Any:
-    """``value`` as the standard library's encoder takes it, whatever it is."""
+    """``value`` as the standard library's encoder takes it. Total."""
     if isinstance(value, str):
         return str(value)
     if value is None or isinstance(value, (bool, int)):

@@ -1,4 +1,4 @@
-"""Small parts of ``relevo.settings``: a value in the tree, and a name nobody knows."""
+"""Small parts of ``relevo.settings``: a value in the tree, and an unknown name."""
 
 from __future__ import annotations
 

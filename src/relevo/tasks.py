@@ -1,7 +1,7 @@
 """Tasks that have a reader: one that ends and should not have is logged with its traceback, shown, and started again.
 
-``asyncio`` keeps the exception of a task until somebody asks for it, which may be never. Nothing in Relevo creates a
-task that nobody reads (``tests/architecture/test_tasks.py``): a loop is kept by ``Tasks.keep``, a single piece of work
+``asyncio`` keeps the exception of a task until it is asked for, which may be never. Nothing in Relevo creates a
+task without a reader (``tests/architecture/test_tasks.py``): a loop is kept by ``Tasks.keep``, a single piece of work
 is started by ``Tasks.once``, or its creator awaits it.
 """
 

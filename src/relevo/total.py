@@ -18,7 +18,7 @@ _CAUSE: Final = BaseException.__dict__["__cause__"].__get__
 
 
 def name_of(kind: type) -> str:
-    """``module.Class``, or ``Class`` for a builtin one; whatever its metaclass says."""
+    """``module.Class``, or ``Class`` for a builtin one; its metaclass is not asked."""
     name = str.__str__(_NAME(kind))
     try:
         module = _MODULE(kind)
@@ -33,7 +33,7 @@ def attribute(value: object, name: str) -> Any:
     """The attribute, or ``None`` where there is none, or where reading it raises."""
     try:
         return getattr(value, name, None)
-    except BaseException:  # noqa: BLE001 - a property of somebody else's
+    except BaseException:  # noqa: BLE001 - a property of the application's
         return None
 
 
@@ -86,7 +86,7 @@ def delay_of(after: object) -> timedelta | None:
     if type(after) not in (int, float):
         try:
             after = float(after)  # type: ignore[arg-type]
-        except BaseException:  # noqa: BLE001 - whatever was given
+        except BaseException:  # noqa: BLE001 - any object may be given
             return None
         if type(after) is not float:
             return None

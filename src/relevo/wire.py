@@ -108,7 +108,7 @@ def decode(
     Texts are what a database can keep: what is not UTF-8, and a NUL, becomes U+FFFD. Key and payload stay bytes.
     The id is ``ce_id`` when that is a UUID; else a UUIDv5 of source (or topic) and id; else one of topic, shard and
     position, so that a redelivery has the same id. A missing type is ``""``, which no handler can be declared for.
-    Of an attribute that is there more than once, in whatever case, the first one counts.
+    Of an attribute that is there more than once, in upper or lower case, the first one counts.
     """
     attributes: dict[str, str] = {}
     others: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The one way to a terminal: what is not printable is escaped, whoever wrote it. ``--output`` is the same on every
+"""The one way to a terminal: what is not printable is escaped always. ``--output`` is the same on every
 listing."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def question(text: str) -> bool:
 
 
 def raw(text: str) -> None:
-    """Print to stdout exactly this text, for a program: SQL that somebody runs."""
+    """Print to stdout exactly this text, for a program: SQL to be run."""
     click.echo(text, nl=False)
 
 

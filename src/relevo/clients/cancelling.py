@@ -19,7 +19,7 @@ _threads = threading.BoundedSemaphore(THREADS_MAX)
 
 
 def abandon(pgconn: Any) -> None:
-    """Cancel and shut the socket; whoever waits for the connection sees it lost. Never waits. Not
+    """Cancel and shut the socket; a caller that waits for the connection sees it lost. Never waits. Not
     ``finish``: a task or thread may be waiting for the socket, whose number could be given anew."""
     cancel(pgconn)
     if pgconn.status == 0:  # open; a closed one has no socket

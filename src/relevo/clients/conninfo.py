@@ -10,7 +10,7 @@ from relevo.errors import ConfigError
 from relevo.settings import redact_text
 
 GONE_MAX_S: Final = 30.0
-"""The system need not wait longer for a peer that acknowledges nothing, whatever a statement may take."""
+"""The system need not wait longer for a peer that acknowledges nothing, however long a statement may take."""
 
 TEXT: Final = {"client_encoding": "UTF8"}
 
@@ -20,9 +20,9 @@ BOUNDS: Final = ("connect_timeout", *keepalives(GONE_MAX_S), *TEXT)
 
 
 def connecting(conninfo: str, answer_s: float, bound_s: float) -> dict[str, Any]:
-    """All parameters of ``conninfo``, with those that it does not set itself. Text goes as UTF-8 always, whatever the
-    URL, the role or the database say: messages and errors carry any. Raises ``ConfigError`` for what libpq
-    cannot read."""
+    """All parameters of ``conninfo``, with those that it does not set itself. Text goes as UTF-8 always, even if
+    URL, role or database say otherwise: messages and errors carry any. Raises ``ConfigError`` for what libpq cannot
+    read."""
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 

@@ -2,7 +2,7 @@
 
 libpq hands out the code of an error only once it is connected; before that there is text in the server's language. With
 libpq's verbose messages the code stands in the text at a fixed place, so a refused connection is asked for once more
-with those. Where libpq cannot be told so (no ``/proc``), the answer is ``None``, as if nobody had answered.
+with those. Where libpq cannot be told so (no ``/proc``), the answer is ``None``, as if no server had answered.
 """
 
 from __future__ import annotations

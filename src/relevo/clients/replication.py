@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import psycopg
 
 ANSWER_MAX_S = 30.0
-"""For the commands of a replication connection, whatever else may take longer."""
+"""For the commands of a replication connection, though others may take longer."""
 _OPTIONS = "-c timezone=UTC -c client_encoding=UTF8 -c datestyle=ISO"
 
 

@@ -30,7 +30,7 @@ _REFUSED = {
     "28000": "the role does not exist or may not log in, or pg_hba.conf has no entry that lets it in",
     "3D000": "the database does not exist",
 }
-"""The server did answer: waiting does not help before somebody puts the settings right."""
+"""The server did answer: waiting does not help before the settings are corrected."""
 
 SESSION_REFUSED = ("22", "42")
 """While a connection is made: a parameter of the URL that the server does not know or take, or no right to connect."""

@@ -48,7 +48,7 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
 
     def lend(self, end: Callable[[], None], answer_s: float | None = None) -> Watched:
-        """Watch a connection until ``back``. ``end`` closes it from outside, so that whoever waits for it sees a
+        """Watch a connection until ``back``. ``end`` closes it from outside, so that a caller that waits sees a
         connection that is lost; it is called again where that did not help. ``answer_s``: where its round trips
         have another bound."""
         looks = LOOKS if answer_s is None else math.ceil(LOOKS * answer_s / self.answer_s)
@@ -62,7 +62,7 @@ class Watch:
         self._watched.discard(watched)
 
     def end_all(self) -> None:
-        """End all that are in use, whatever for: their users were cancelled and have not come back."""
+        """End all that are in use: their users were cancelled and have not come back."""
         for watched in tuple(self._watched):
             watched.overdue = True
             watched.end()
@@ -84,6 +84,6 @@ class Watch:
 
 
 def shut(fileno: int) -> None:
-    """End the connection of a socket, whoever owns it and whatever thread waits for it: a read ends, a write fails."""
+    """End the connection of a socket of any owner, also while a thread waits for it: a read ends, a write fails."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fileno)) as copy:
         copy.shutdown(socket.SHUT_RDWR)

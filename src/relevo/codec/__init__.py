@@ -66,7 +66,7 @@ class Codec(Generic[T]):
 
     def encode(self, data: T, *, validate: bool = True) -> bytes:
         """JSON bytes of ``data``. Raises ``RefusedError`` with a path for an unknown type, NUL, lone surrogate, NaN or
-        infinity, and, unless ``validate`` is false, for whatever would not come back as it is."""
+        infinity, and, unless ``validate`` is false, for a value that would not come back as it is."""
         payload = _write(data, self._form)
         if validate:
             self._validate(data, payload)

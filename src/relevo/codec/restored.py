@@ -1,5 +1,5 @@
 """Dataclasses with ``InitVar``s: their fields are written, and an instance is made of these without ``__init__`` and
-``__post_init__``, whose other arguments nobody knows."""
+``__post_init__``, whose other arguments are not known."""
 
 from __future__ import annotations
 

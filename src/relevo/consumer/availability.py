@@ -101,7 +101,7 @@ class Availability:
         return self._database.dialect
 
     async def run(self, make: Callable[[], Script[T]], *, read_only: bool = False, single: bool = False) -> T:
-        """Bookkeeping: run a script, again after whatever error, until it is done. ``make`` is called for each try.
+        """Bookkeeping: run a script, again after any error, until it is done. ``make`` is called for each try.
         ``LostOwnershipError`` alone is raised. ``read_only`` and ``single``: of ``Database.run``."""
         idle_timeout_s = None if read_only or single else self._idle_timeout_s
         mine, tries = object(), 0
@@ -116,7 +116,7 @@ class Availability:
                     raise
                 except _AWAY as error:  # unreachable, or tables missing: say so, and wait
                     self.down(reason_of(error), error)
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                except Exception as error:  # noqa: BLE001 - any error is tried again
                     tries += 1
                     self._failing[mine] = reason_of(error)
                     self._bookkeeping.say(error)
@@ -171,6 +171,6 @@ async def answered(database: Database, script: Script[Any], *, read_only: bool) 
     try:
         async with asyncio.timeout(ANSWER_S):
             await database.run(script, read_only=read_only)
-    except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+    except Exception:  # noqa: BLE001 - any error means no answer
         return False
     return True

@@ -146,7 +146,7 @@ class Drain:
             return (None, Gone()) if head is None else (head, await self._attempt(claim, head, suspect))
 
     async def _head(self, claim: Claimed, spend: int) -> Head | None:
-        """``None``: the queue is empty, so the key is live, or the key is somebody else's by now."""
+        """``None``: the queue is empty, so the key is live, or another process has the key by now."""
         take = partial(holding.head, claim, lease_s=self._shared.lease_s, spend=spend)
         head = await self._shared.database.run(take)
         if not isinstance(head, Lost):
@@ -181,7 +181,7 @@ class Drain:
         """``None``: the key is given up. Else attempts to spend on the next run: 1, or 0 for the same head again."""
         shared, message = self._shared, head.message
         policy = shared.policy_of(shared.routes.find(message.type))
-        # What cannot be read is kept, whatever the policy says: a copy of it could not be brought back.
+        # What cannot be read is kept, even if the policy says otherwise: a copy of it could not be brought back.
         decision = follow(outcome, head.attempts, policy) if head.unreadable is None else Park(head.unreadable)
         match decision:
             case Settle():

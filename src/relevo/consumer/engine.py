@@ -98,7 +98,7 @@ class ConsumerEngine:
         self._drain_wanted.set()
 
     async def run(self) -> None:
-        """Until ``stop``. Waits out whatever database and broker do, and starts anew after an error of its own. Raises
+        """Until ``stop``. Waits out errors of database and broker, and starts anew after one of its own. Raises
         ``SchemaError`` or ``ConfigError`` when it cannot start; cancellation hands back what is in flight and
         leaves."""
         enter_name(self.consumer)
@@ -117,7 +117,7 @@ class ConsumerEngine:
                 await within(f"consumer {self.consumer.name}: closing connections", source.aclose, CLEANUP_S)
 
     async def _live(self) -> bool:
-        """From the checks to the end, whatever that is; whether to start anew."""
+        """From the checks to the end, good or bad; returns whether to start anew."""
         try:
             subscription = await stoppable(self._begin(), self._stop, lambda: False, 0.0, MOMENT_S)
             if subscription is not None:

@@ -163,7 +163,7 @@ class Intake:
         pulse.begin("poll")
         try:
             deliveries = await self._subscription.take(min(self._batch_max, max(1, room)), TAKE_S)
-        except Exception as error:  # noqa: BLE001 - whatever the broker does, it is waited for
+        except Exception as error:  # noqa: BLE001 - any error of the broker is waited out
             await self._shared.interrupt.sleep(self._patience.failed(error), lambda: False)
             return ()
         self._patience.worked()

@@ -1,4 +1,4 @@
-"""How a consumer stops: everything is given back in good order, and whatever does not answer is left."""
+"""How a consumer stops: everything is given back in good order, and a peer that does not answer is left."""
 
 from __future__ import annotations
 

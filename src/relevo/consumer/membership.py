@@ -90,7 +90,7 @@ class Membership:
         try:
             async with asyncio.timeout(self.lease_s / 3):  # the lease is not to wait for it
                 found = await subscription.lag()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the lag is not known
+        except Exception as error:  # noqa: BLE001 - after any error the lag is not known
             self.lag = None
             log.debug("consumer %s: the lag is not known: %s", self.consumer.name, error)
             return

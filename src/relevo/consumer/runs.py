@@ -224,7 +224,7 @@ class Runs:
 
 
 def failure(error: BaseException, progress: Progress, handler: Handler) -> Result:
-    """What a run that ended with ``error`` means. Total: whatever a handler raises, and whatever that error does."""
+    """What a run that ended with ``error`` means. Total: for anything that a handler can raise."""
     kind = type(error)
     if issubclass(kind, Retry):
         after = delay_of(attribute(error, "after"))

@@ -182,7 +182,7 @@ def _may_be_misuse(error: BaseException) -> bool:
 
 
 def _quietly(end: Callable[[], None]) -> None:
-    """Roll back or give back, in whatever state the handler left the connection: what counts is known by then."""
+    """Roll back or give back, in any state of the connection: what counts is known by then."""
     try:
         end()
     except BaseException:

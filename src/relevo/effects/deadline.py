@@ -66,7 +66,7 @@ class Deadline:
 
     def call(self, work: Callable[[], T]) -> T:
         """``work()`` where it cannot be interrupted, as a look-up of a name. Raises ``TimeoutError`` when it takes too
-        long; it goes on in a thread of its own then, and nobody waits for it."""
+        long; it goes on in a thread of its own then, and no caller waits for it."""
         ended, results, errors = threading.Event(), list[T](), list[BaseException]()
 
         def run() -> None:

@@ -290,7 +290,7 @@ def _json(result: Any) -> str:
         msgspec.json.decode(encoded)  # a ``Raw`` is written as it is
         text = encoded.decode()
         return text if "\\u0000" not in text else _text(clean(result))
-    except BaseException:  # noqa: BLE001 - whatever the result does, it is done
+    except BaseException:  # noqa: BLE001 - it is done, even if its result raises
         return _text(f"(a {name} that JSON cannot hold)")
 
 

@@ -56,7 +56,7 @@ def post(
 ) -> Answer:
     """POST ``body``, within ``timeout_s`` from the look-up of the name to the end of the answer. Raises ``NotDone``
     while nothing was sent, ``EffectRefused`` for an address that may not be reached and a certificate that is not
-    accepted, and whatever ``http.client`` raises once something was sent, or ``TimeoutError``: then the outcome is
+    accepted, and any error of ``http.client`` once something was sent, or ``TimeoutError``: then the outcome is
     unknown."""
     with Deadline(timeout_s) as deadline:
         try:

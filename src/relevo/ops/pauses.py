@@ -58,7 +58,7 @@ async def change(database: Database, what: Target, *, act: Literal["pause", "res
     """Pause or resume; false if there was nothing to change. Raises ``ConfigError`` for a lane that does not exist,
     ``UsageError`` for a pause without a reason."""
     if act == "pause" and not why.strip():
-        raise UsageError("say why: --why TEXT. Whoever finds it paused tomorrow wants to know")
+        raise UsageError("say why: --why TEXT. Other operators see the reason in relevo status")
     return await database.run(_change(what, act, who, why.strip()))
 
 

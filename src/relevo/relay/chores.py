@@ -23,7 +23,7 @@ TROUBLE: Final = Backoff(attempts=1, base=timedelta(seconds=1), cap=timedelta(se
 
 
 class Chore:
-    """Calls ``turn`` again and again, after as many seconds as it says. Whatever it raises is logged and waited out:
+    """Calls ``turn`` again and again, after as many seconds as it says. Every error it raises is logged and waited out:
     messages go on meanwhile. ``problem``: why it does not work, and since when."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Chore:
         urgent: bool = False,
         clock: Clock = SYSTEM,
     ) -> None:
-        """``first_s``: until the first turn. ``urgent``: tried again within a quarter of a second, whatever it was."""
+        """``first_s``: until the first turn. ``urgent``: tried again within a quarter of a second, after any error."""
         self.name = name
         self._turn = turn
         self._pulse = pulse
@@ -66,7 +66,7 @@ class Chore:
         except LostOwnershipError as error:
             log.debug("%s: %s", self.name, error)
             return OUTAGE.delay_s(1)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+        except Exception as error:  # noqa: BLE001 - any error is tried again
             patience = self._trouble if stays(error) and not self._urgent else self._outage
             return patience.failed(error)
         self._outage.worked()

@@ -136,8 +136,8 @@ class Destinations:
             self._prober = self.tasks.keep("probing destinations", self._keep_probing)
 
     async def _keep_probing(self) -> None:
-        """One interval for all: it grows while nothing answers, and starts anew when one does; then whatever else waits
-        is asked at once."""
+        """One interval for all: it grows while nothing answers, and starts anew when one does; then all others are
+        asked at once."""
         while True:
             self._changed.clear()
             if not self.paused:

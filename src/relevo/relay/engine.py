@@ -237,7 +237,7 @@ class RelayEngine:
         self.wake.stir()
 
     async def _step_back(self, error: Exception, stop: asyncio.Event) -> None:
-        """Whatever it is: forget what is in flight (it is taken again), wait, try again."""
+        """After any error: forget what is in flight (it is taken again), wait, try again."""
         delay_s = self.patience.failed(error)
         self._assigned = -1
         await self._forget()

@@ -113,7 +113,7 @@ class Relay:
             raise
 
     async def _live(self, stop: asyncio.Event, told: list[Callable[[], None]]) -> bool:
-        """From connecting to the end, whatever that is; whether to start anew."""
+        """From connecting to the end, good or bad; returns whether to start anew."""
         try:
             stop_s = self.settings.relay.stop_timeout_s
             moved = await stoppable(self._serve(stop, told), stop, lambda: self._serving, 0.4 * stop_s, 0.5 * stop_s)

@@ -1,4 +1,4 @@
-"""Calling code that other people wrote: whatever it raises is a failure of that code, and only a cancellation of the
+"""Calling code that other people wrote: every error it raises is a failure of that code, and only a cancellation of the
 caller's own task is a cancellation.
 
 A coroutine runs in a task of its own, so that ``asyncio.current_task().cancel()`` inside it does not reach the caller.

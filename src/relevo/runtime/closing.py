@@ -1,4 +1,4 @@
-"""Leaving in bounded time, whatever does not answer: a stop never waits for a peer that hangs."""
+"""Leaving in bounded time, also where a peer does not answer: a stop never waits for a peer that hangs."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def is_awaitable(result: object) -> bool:
     kind = type(result)
     try:
         return hasattr(kind, "__await__")
-    except BaseException:  # noqa: BLE001 - a metaclass of somebody else's
+    except BaseException:  # noqa: BLE001 - a metaclass of the application's
         return False
 
 

@@ -1,5 +1,5 @@
-"""Errors as text that every database keeps: no NUL, no lone surrogate, bounded. Nothing here raises, whatever the error
-is: booking a failure cannot fail."""
+"""Errors as text that every database keeps: no NUL, no lone surrogate, bounded. Nothing here raises, even if the error
+does: booking a failure cannot fail."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _traces(record: logging.LogRecord) -> list[str]:
 
 
 def trace_of(error: BaseException | None) -> str:
-    """The stack trace, bounded: without its middle where it is very long. Never raises, whatever the error does."""
+    """The stack trace, bounded: without its middle where it is very long. Never raises, even if the error does."""
     if error is None:
         return ""
     try:

@@ -99,7 +99,7 @@ def works() -> bool:
 
 
 def say(level: int, message: str, **fields: Any) -> None:
-    """A line that is written whatever the level is: that a process is ready, why it ends."""
+    """A line that is written at every level: that a process is ready, why it ends."""
     record = log.makeRecord("relevo.cli", level, "", 0, message, (), None, extra=fields)
     for handler in logging.getLogger().handlers:
         handler.handle(record)

@@ -17,7 +17,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def adapt(dialect: Dialect, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``params`` as the drivers of ``dialect`` take them, whatever the application taught them about types."""
+    """``params`` as the drivers of ``dialect`` take them, regardless of the types that the application registered."""
     if dialect == "postgresql":
         return {name: to_plain(value) for name, value in params.items()}
     return {name: _to_sqlite(value) for name, value in params.items()}

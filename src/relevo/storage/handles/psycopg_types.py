@@ -74,7 +74,7 @@ def _ours(base: Any) -> Any:
 
 
 class Array(list[Any]):
-    """A list for SQLAlchemy's cursors on psycopg, written as binary whatever the application chose for lists."""
+    """A list for SQLAlchemy's cursors on psycopg, written as binary, even if the application chose otherwise."""
 
 
 def teach(connection: Any) -> None:

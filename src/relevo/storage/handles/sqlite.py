@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SqliteHandle(CallerHandle):
-    """Rows come as tuples and text as ``str``, whatever factories the caller set."""
+    """Rows come as tuples and text as ``str``, regardless of the caller's factories."""
 
     __slots__ = ("_connection",)
 

@@ -179,7 +179,7 @@ class Transactions(Protocol):
         """A ``Unit`` or an ``AsyncUnit``. ``many``: for more than one handler."""
 
     def forget_idle(self) -> None:
-        """Drop the connections Relevo opened itself and nobody uses: the server has been found not to answer."""
+        """Drop the connections Relevo opened itself and are not in use: the server has been found not to answer."""
 
     async def aclose(self) -> None:
         """Close the connections Relevo opened itself. What the application gave stays open."""

@@ -2,7 +2,7 @@
 
 Sessions choose a connection for each statement (``binds=``, a ``get_bind`` of the application's, ``bind_arguments``).
 Work that went over another connection would be committed apart from the inbox row, or not at all. So a session that a
-handler gets is asked as before, and whatever it chooses must lead to the same engine.
+handler gets is asked as before, and its choice must lead to the same engine.
 """
 
 from __future__ import annotations

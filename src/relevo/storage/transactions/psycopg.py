@@ -148,7 +148,7 @@ class _Watched:
         still_open(self._connection)
 
     def _took_back(self) -> tuple[Any, bool]:
-        """The connection to be given back, and whether nobody may use it again: what a handler set for the session
+        """The connection to be given back, and whether it must not be used again: what a handler set for the session
         would hold for other messages."""
         self._lift()
         connection, self._connection, self._handle = self._connection, None, None

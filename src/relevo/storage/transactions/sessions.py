@@ -22,7 +22,7 @@ ENDING = ("commit", "rollback", "close", "reset", "invalidate", "begin")
 
 def begin_on(connection: Connection) -> None:
     """Begin; on SQLite with the write lock taken at once, whatever the engine's events do, so that no statement fails
-    half way because somebody else wrote meanwhile. Raises ``ConfigError`` where the driver commits by itself."""
+    half way because another connection wrote meanwhile. Raises ``ConfigError`` where the driver commits by itself."""
     connection.begin()
     if connection.dialect.name == "sqlite":
         driver: Any = connection.connection.driver_connection

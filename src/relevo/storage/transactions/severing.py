@@ -85,8 +85,8 @@ _TCP = {
 
 
 def exhausted(source: Any) -> bool:
-    """Whether the application's pool has no free connection and may make none: whoever waits for one waits for other
-    users of the pool, and not for a server. False where that is not known."""
+    """Whether the application's pool has no free connection and may make none: a caller then waits for other users
+    of the pool, and not for a server. False where that is not known."""
     pool = getattr(getattr(source, "sync_engine", source), "pool", source)
     try:
         match type(pool).__name__:

@@ -1,4 +1,4 @@
-"""Whether somebody in this process waits for the answer to a statement on a driver's connection, seen from outside.
+"""Whether a thread or task waits for the answer to a statement on a driver's connection, seen from outside.
 
 Asked only about a run that has taken long: it reads the stacks of threads and tasks, which costs a running one nothing.
 A handler that computes, sleeps or asks another service between two statements waits for nothing here.
@@ -55,7 +55,7 @@ def _quiet(fileno: int, quiet_s: float) -> bool:
 
 
 def _is_psycopg(frame: FrameType, connection: Any) -> bool:
-    """``Connection.wait`` and ``AsyncConnection.wait`` are where psycopg waits, whatever for."""
+    """``Connection.wait`` and ``AsyncConnection.wait`` are where psycopg does all its waiting."""
     return frame.f_code.co_name == "wait" and frame.f_locals.get("self") is connection
 
 

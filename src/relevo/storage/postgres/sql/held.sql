@@ -26,7 +26,7 @@ for update;
 
 -- name: held.later
 -- A head that another process runs just now: due again in a while, in its place. `refund`: the attempt that was counted
--- for it. A suspect gets a holder of zeros: nobody renews its lease, and the next one to claim it runs it alone, too.
+-- for it. A suspect gets a holder of zeros: no process renews its lease, and the next one to claim it runs it alone, too.
 update {held_key}
 set due_at = clock_timestamp() + make_interval(secs => cast(:delay_s as double precision)), expires_at = '-infinity',
     epoch = epoch + 1, attempts = greatest(0, attempts - cast(:refund as integer)),
