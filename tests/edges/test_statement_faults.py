@@ -20,6 +20,7 @@ from tests.support.statement_faults import (
     BY_BAD_ROWS,
     BY_PAUSES,
     FAULTS,
+    STATES,
     World,
     world_of,
 )
@@ -84,7 +85,8 @@ def together(statements: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 async def play(world: World, cases: list[dict[str, str]], caplog: pytest.LogCaptureFixture) -> dict[str, str]:
-    """Provoke one after the other; the ledger is even after each. What went wrong, by case."""
+    """Provoke one after the other; the ledger is even after each, and the log has each statement that failed. What went
+    wrong, by case."""
     failed: dict[str, str] = {}
     for case in cases:
         caplog.clear()
@@ -92,8 +94,19 @@ async def play(world: World, cases: list[dict[str, str]], caplog: pytest.LogCapt
         try:
             await world.provoke(case)
             await world.settle(f"{case} is over")
+            unsaid = [name for name, fault in case.items() if not said(caplog.records, name, fault)]
+            assert not unsaid, f"not in the log: {unsaid}"
         except AssertionError as error:
             failed[str(case)] = str(error)[:500]
             if len(failed) > 5:
                 break
     return failed
+
+
+def said(records: list[logging.LogRecord], name: str, fault: str) -> bool:
+    """Whether a line of the default level names the statement and, where the server gave one, the code of its error."""
+    for record in records:
+        text = record.getMessage()
+        if record.levelno >= logging.INFO and name in text and (fault not in STATES or fault in text):
+            return True
+    return False

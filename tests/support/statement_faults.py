@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,6 @@ import pytest
 from relevo import Outbox, Relay, event
 from relevo.catalog import Catalog
 from relevo.clients.postgres import PostgresDatabase
-from relevo.clients.sqlstate import mark_statement
 from relevo.consumer import Consumer, ConsumerRunner, Reject
 from relevo.consumer.engine import ConsumerEngine
 from relevo.effects import Effect, once
@@ -82,56 +81,69 @@ BAD_ROW = (
 )
 
 
+class Texts(dict[str, str]):
+    """The texts of a ``PostgresDatabase``, of which the next one asked for is another."""
+
+    instead: str | None = None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        text, self.instead = self.instead, None
+        return super().get(name, default) if text is None else text
+
+
 class Faults:
-    """``arm`` some; each strikes at its statement's next execution, once. ``seen``: every statement executed."""
+    """``arm`` some: each strikes at its statement's next execution, once, or at every one until ``disarm``. ``seen``:
+    every statement executed."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
         self.armed: dict[str, str] = {}
+        self.lasting: dict[str, str] = {}
         self.struck = asyncio.Event()
         """All have struck."""
 
-    def arm(self, faults: Mapping[str, str]) -> None:
+    def arm(self, faults: Mapping[str, str], *, lasting: bool = False) -> None:
         self.struck.clear()
         self.armed = dict(faults)
+        self.lasting = dict(faults) if lasting else {}
 
-    def take(self, name: str) -> str | None:
+    def disarm(self) -> None:
+        self.armed, self.lasting = {}, {}
+
+    def take(self, name: str, told: Callable[[Callable[[], object]], object] = lambda call: call()) -> str | None:
         self.seen[name] += 1
         fault = self.armed.pop(name, None)
         if fault is not None and not self.armed:
-            self.struck.set()
-        return fault
+            told(self.struck.set)
+        return fault or self.lasting.get(name)
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
+        """In the texts of the two places that execute named statements, so that the product meets the server's own
+        error."""
         usual, faults, loop = PostgresDatabase._execute, self, asyncio.get_running_loop()
 
         def _execute(database: PostgresDatabase, connection: Any, *more: Any) -> Any:
             execute = usual(database, connection, *more)
+            if not isinstance(database._texts, Texts):
+                database._texts = Texts(database._texts)
+            texts = database._texts
 
             async def strike(statement: Statement) -> Rows:
                 fault = faults.take(statement.name)
                 if fault is None:
                     return await execute(statement)  # type: ignore[no-any-return]
-                try:
-                    if fault == "late":
-                        await execute(statement)
-                    await connection.execute(text_of(fault))
-                except BaseException as error:
-                    mark_statement(error, statement.name)
-                    raise
+                if fault == "late":
+                    await execute(statement)
+                texts.instead = text_of(fault)  # asked for before anything is waited for
+                await execute(statement)
                 raise AssertionError(f"{fault} at {statement.name} did not strike")
 
             return strike
 
         class Faulty(Catalog):
             def text(self, name: str) -> str:
-                faults.seen[name] += 1
-                fault = faults.armed.pop(name, None)
-                if fault is None:
-                    return super().text(name)
-                if not faults.armed:
-                    loop.call_soon_threadsafe(faults.struck.set)
-                return text_of(fault)
+                fault = faults.take(name, loop.call_soon_threadsafe)
+                return super().text(name) if fault is None else text_of(fault)
 
         catalog = ConsumerEngine._catalog
 

@@ -18,7 +18,7 @@ from relevo.clients.cancelling import abandon
 from relevo.clients.conninfo import connecting, total_s
 from relevo.clients.eager import connection_class
 from relevo.clients.refusal import answered, sqlstate_of_refusal
-from relevo.clients.sqlstate import ENDED, SESSION_REFUSED, explain, mark_statement
+from relevo.clients.sqlstate import ENDED, SESSION_REFUSED, explain, note_failure
 from relevo.clients.watch import LOOKS, Watch, Watched
 from relevo.errors import ConfigError, MissingExtraError, RelevoError, UnreachableError
 from relevo.ports.database import Dialect
@@ -119,7 +119,7 @@ class PostgresDatabase:
                 await cursor.execute(text, _adapted(statement.params))
                 return await cursor.fetchall() if cursor.description is not None else ()
             except Exception as error:
-                mark_statement(error, statement.name)
+                note_failure(error, statement.name)
                 raise
 
         return execute

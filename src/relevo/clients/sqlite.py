@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from relevo.catalog import Catalog
-from relevo.clients.sqlstate import explain_sqlite, mark_statement
+from relevo.clients.sqlstate import explain_sqlite, note_failure
 from relevo.errors import ConfigError, SchemaError, UnreachableError
 from relevo.ports.database import Dialect
 from relevo.script import Rows, Script, Statement, run
@@ -86,7 +86,7 @@ class SqliteDatabase:
                     raise
                 return connection.execute(sql, params).fetchall()
         except sqlite3.Error as error:
-            mark_statement(error, statement.name)
+            note_failure(error, statement.name)
             raise
 
     def _connect(self) -> sqlite3.Connection:

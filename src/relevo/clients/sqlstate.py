@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 from collections.abc import Iterator
+from typing import Final
 
 from relevo.errors import ConfigError, ReadOnlyError, RelevoError, SchemaError, UnreachableError
-from relevo.total import attribute, cause_of
+from relevo.redacting import redact_text
+from relevo.telemetry.often import Often
+from relevo.total import attribute, cause_of, text_of_error
+
+_often: Final = Often(logging.getLogger("relevo.database"), first=1, window_s=60.0)
+_TEXT_MAX: Final = 300
 
 _SCHEMA = {
     "42P01": "one of Relevo's tables is missing in {where}. Run: relevo migrate",
@@ -100,10 +107,23 @@ def sqlite_codes(error: BaseException) -> Iterator[int]:
             yield code & 0xFF
 
 
-def mark_statement(error: BaseException, name: str) -> None:
-    """Note that ``error`` came from the statement ``name`` of the catalog."""
+def note_failure(error: BaseException, name: str) -> None:
+    """The statement ``name`` of the catalog failed with ``error``: note it there, and log it. So the log has each
+    statement that failed and its code, also where the error is handled and a second try succeeds; one line in a
+    minute for each statement and code, with how often it came."""
     with contextlib.suppress(AttributeError):  # a class with slots
         error.relevo_statement = name  # type: ignore[attr-defined]
+    state = next(sqlstates(error), None)
+    code = f" (SQLSTATE {state})" if state else ""
+    text = redact_text(text_of_error(error).partition("\n")[0][:_TEXT_MAX])
+    _often.log(
+        logging.INFO,
+        (name, state),
+        f"failures of statement {name}{code}",
+        "statement %s failed%s: %s: %s",
+        *(name, code, type(error).__name__, text),
+        extra={"statement": name, "sqlstate": state},
+    )
 
 
 def statement_of(error: BaseException) -> str | None:

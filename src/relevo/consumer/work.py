@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from relevo.catalog import Catalog
+from relevo.clients.sqlstate import note_failure
 from relevo.clients.watch import EXEMPT, Watched
 from relevo.consumer.contexts import within
 from relevo.correlation import begin, handling
@@ -120,6 +121,7 @@ def drained(consumer: str, claim: Claimed, message: Message, held_seq: int, boun
 
 def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress: Progress) -> D:
     """Drive ``steps`` in one transaction of ``unit``, blocking. Raises what went wrong, rolled back."""
+    step: Any = None
     try:
         unit.begin()
         progress.at("ours")
@@ -154,7 +156,7 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
         unit.commit(progress.xid)
         return done
     except BaseException as error:
-        misused = _note(unit, progress, error)
+        misused = _note(unit, progress, error, step)
         _quietly(unit.rollback)
         if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error
@@ -164,9 +166,12 @@ def run(steps: Steps[D], unit: Unit, catalog: Catalog, job: Job | None, progress
         _quietly(unit.close)
 
 
-def _note(unit: Unit | AsyncUnit, progress: Progress, error: BaseException) -> bool:
-    """Whether the connection is lost, also if the driver cannot say that; returned: whether the handler misused it."""
+def _note(unit: Unit | AsyncUnit, progress: Progress, error: BaseException, step: Any) -> bool:
+    """Whether the connection is lost, also if the driver cannot say that; returned: whether the handler misused it.
+    ``step``: the last one; the log names a statement of Relevo's."""
     let_go(error)
+    if progress.stage == "ours" and type(step) is Statement and isinstance(error, Exception):
+        note_failure(error, step.name)
     progress.watched.looks = 0
     try:
         progress.broken, progress.bypassed = unit.broken, unit.bypassed
@@ -223,6 +228,7 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
     is waited for."""
     task = asyncio.current_task()
     assert task is not None
+    step: Any = None
     try:
         await unit.begin()
         progress.at("ours")
@@ -257,7 +263,7 @@ async def arun(steps: Steps[D], unit: AsyncUnit, catalog: Catalog, job: Job | No
         await finished(unit.commit(progress.xid))
         return done
     except BaseException as error:
-        misused = _note(unit, progress, error)
+        misused = _note(unit, progress, error, step)
         await _quietly_on_loop(unit.rollback)
         if misused and _may_be_misuse(error):
             raise MisuseError(MISUSE) from error

@@ -41,13 +41,22 @@ class _Window:
 class Often:
     """Lines of one logger, bounded by group. Thread-safe; keeps no thread, task or timer alive.
 
-    A group's first ``FIRST`` lines in ``WINDOW_S`` seconds are written; the others are counted, and a line "… and 127
+    A group's ``first`` lines in ``window_s`` seconds are written; the others are counted, and a line "… and 127
     more in the last 10 s" follows when the window ends, also when nothing else happens: a timer thread that does not
     keep the process alive looks at the windows that left something out. ``flush`` writes the counts at once.
     """
 
-    def __init__(self, logger: logging.Logger, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        first: int = FIRST,
+        window_s: float = WINDOW_S,
+    ) -> None:
         self._logger = logger
+        self._first = first
+        self._window_s = window_s
         self._clock = clock
         self._lock = threading.Lock()
         self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
@@ -80,8 +89,8 @@ class Often:
             ended = self._ended()
             window = self._windows.get(group)
             if window is None:
-                window = self._windows[group] = _Window(level, what, self._clock() + WINDOW_S)
-            write = window.written < FIRST
+                window = self._windows[group] = _Window(level, what, self._clock() + self._window_s)
+            write = window.written < self._first
             if write:
                 window.written += 1
             else:
@@ -136,7 +145,7 @@ class Often:
 
     def _watch(self) -> None:
         if self._timer is None:
-            self._timer = threading.Timer(WINDOW_S, self._look)
+            self._timer = threading.Timer(self._window_s, self._look)
             self._timer.name = "relevo-log-counts"
             self._timer.daemon = True
             self._timer.start()
@@ -155,7 +164,7 @@ class Often:
                 self._logger.log(
                     window.level,
                     "… and %s more in the last %.0f s: %s",
-                    *(f"{window.left_out:,}", WINDOW_S, window.what),
+                    *(f"{window.left_out:,}", self._window_s, window.what),
                     extra={**window.last, "left_out": window.left_out},
                 )
 
