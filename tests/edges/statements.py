@@ -124,3 +124,5 @@ ELSEWHERE = {
     **dict.fromkeys(_NOT_YET.split(), "by a process in a state that no world here brings about yet"),
     "inbox.idle_since": "about a handler's statement that hangs: test_hung_statements.py",
 }
+STAYS_READY: dict[str, str] = {}
+"""Statements that fail for long while the process stays ready, and why."""

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from relevo.catalog import _statements
-from tests.edges.statements import ELSEWHERE, WORLDS
+from relevo.telemetry import often
+from tests.edges.statements import ELSEWHERE, STAYS_READY, WORLDS
 from tests.support.statement_faults import (
     AFTER,
     AT_ENDS,
@@ -24,6 +25,7 @@ from tests.support.statement_faults import (
     World,
     world_of,
 )
+from tests.support.waiting import eventually
 
 AT_ONCE = 4
 """Statements that fail in one round of the short form."""
@@ -67,6 +69,25 @@ async def test_each_statement_in_every_way(
     assert not failed, failed
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("never", "late")])
+@pytest.mark.parametrize("name", WORLDS)
+async def test_each_statement_fails_for_long(
+    name: str, fault: str, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = WORLDS[name]
+    failed: dict[str, str] = {}
+    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker, **world.retention) as running:
+        for statement in world.once:
+            try:
+                await last(running, statement, fault)
+            except AssertionError as error:
+                failed[statement] = str(error)[:500]
+                running.faults.disarm()
+                await running.settle(f"{statement} no longer fails: {fault}")
+    assert not failed, failed
+
+
 def test_every_statement_is_classified() -> None:
     """A new statement is reached by a world, or it is said who else executes it."""
     reached = {statement for world in WORLDS.values() for statement in world.statements}
@@ -89,18 +110,32 @@ async def play(world: World, cases: list[dict[str, str]], caplog: pytest.LogCapt
     wrong, by case."""
     failed: dict[str, str] = {}
     for case in cases:
+        often.flush()
         caplog.clear()
         caplog.set_level(logging.INFO)
         try:
             await world.provoke(case)
             await world.settle(f"{case} is over")
-            unsaid = [name for name, fault in case.items() if not said(caplog.records, name, fault)]
-            assert not unsaid, f"not in the log: {unsaid}"
+            await eventually(
+                lambda case=case: all(said(caplog.records, *each) for each in case.items()), what=f"the log has {case}"
+            )
         except AssertionError as error:
             failed[str(case)] = str(error)[:500]
             if len(failed) > 5:
                 break
     return failed
+
+
+async def last(world: World, statement: str, fault: str) -> None:
+    """It fails each time until the process is not ready, and says which part has a problem; then it recovers."""
+    world.unready = set()
+    await world.provoke({statement: fault}, lasting=True)
+    if statement not in STAYS_READY:
+        await eventually(
+            lambda: not world.healthy() and world.unready, what=f"unready while {statement} fails: {fault}"
+        )
+    world.faults.disarm()
+    await world.settle(f"{statement} no longer fails: {fault}")
 
 
 def said(records: list[logging.LogRecord], name: str, fault: str) -> bool:

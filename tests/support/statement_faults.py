@@ -176,7 +176,7 @@ class World:
 
     def query(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.settings.database.url, autocommit=True) as connection:
-            cursor = connection.execute(sql, params or None)  # type: ignore[arg-type]
+            cursor = connection.execute(sql, params or None)
             return cursor.fetchall() if cursor.description else []
 
     def traffic(self, *hows: str) -> None:
@@ -225,9 +225,9 @@ class World:
         self._stack = contextlib.AsyncExitStack()
         await self._stack.enter_async_context(running(self))
 
-    async def provoke(self, faults: Mapping[str, str]) -> None:
-        """Have the statements executed, and each fail once with its fault."""
-        self.faults.arm({AFTER[name]: "57014" for name in faults if name in AFTER} | dict(faults))
+    async def provoke(self, faults: Mapping[str, str], *, lasting: bool = False) -> None:
+        """Have the statements executed, and each fail with its fault, once or until ``disarm``."""
+        self.faults.arm({AFTER[name]: "57014" for name in faults if name in AFTER} | dict(faults), lasting=lasting)
         for turn in range(8):
             self.traffic()
             if self.faults.armed.keys() & AT_ENDS:
