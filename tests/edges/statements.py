@@ -124,5 +124,12 @@ ELSEWHERE = {
     **dict.fromkeys(_NOT_YET.split(), "by a process in a state that no world here brings about yet"),
     "inbox.idle_since": "about a handler's statement that hangs: test_hung_statements.py",
 }
-STAYS_READY: dict[str, str] = {}
-"""Statements that fail for long while the process stays ready, and why."""
+STAYS_READY = {
+    **dict.fromkeys(
+        ("inbox.together", "inbox.insert_many", "held.among"), "of a batch: its messages run one by one instead"
+    ),
+}
+"""Statements that fail for long while the process stays ready, and why: what they are for is done in another way."""
+PARKS = ("held.advance", "held.remove_message")
+"""Executed behind the handler, in its transaction. A failure there that comes again and again while the database can
+write elsewhere is due to what the handler did, and parks the message as its policy says."""

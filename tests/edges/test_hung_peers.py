@@ -7,25 +7,30 @@ nothing lost or doubled; and a stop keeps its bound in every state.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli import environment
-from tests.support.hanging import hanging
+from tests.support.hanging import HangingProxy, hanging
 from tests.support.hung import LEASE_S, NOTICED_S, SLACK_S, STOP_S, scene
+from tests.support.private_kafka import private_kafka
 from tests.support.relays import postgres_store
 from tests.support.waiting import eventually, eventually_sync
 
 LINKS = ("relay database", "consumer database", "relay broker", "consumer broker")
 HOWS = ("open ones", "in a reply", "new ones too", "new ones half")
-BROKERS = ("embedded", "postgres", "rabbitmq")
+BROKERS = ("embedded", "postgres", "rabbitmq", "kafka")
 SHORT = {
+    ("kafka", "relay broker", "new ones too", "log"),
+    ("kafka", "consumer broker", "open ones", "log"),
     ("embedded", "relay database", "open ones", "log"),
     ("embedded", "consumer database", "in a reply", "log"),
     ("postgres", "consumer broker", "open ones", "log"),
@@ -40,19 +45,53 @@ def _matrix() -> Sequence[object]:
         for link in LINKS:
             if broker == "embedded" and link.endswith("broker"):
                 continue  # a file
+            if broker == "kafka" and link.endswith("database"):
+                continue  # as with the others
             for how in HOWS:
                 for source in ("log", "mark") if link == "relay database" and broker == "embedded" else ("log",):
                     row = (broker, link, how, source)
-                    rows.append(pytest.param(*row, marks=() if row in SHORT else pytest.mark.soak))
+                    marks = [] if row in SHORT else [pytest.mark.soak]
+                    marks += [pytest.mark.xdist_group("hung-kafka")] if broker == "kafka" else []
+                    rows.append(pytest.param(*row, marks=marks))
     return rows
+
+
+@pytest.fixture(scope="module")
+def proxied_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], tuple[str, HangingProxy]]]:
+    """Starts a Kafka that sends its clients through a proxy, once, when it is first asked for: a URL and the proxy."""
+    with contextlib.ExitStack() as stack:
+        made: list[tuple[str, HangingProxy]] = []
+
+        def make() -> tuple[str, HangingProxy]:
+            if not made:
+                proxy = HangingProxy(("127.0.0.1", 0))
+                stack.callback(proxy.close)
+                base_port = 26_000 + int.from_bytes(secrets.token_bytes(1), "big") * 10
+                kafka = stack.enter_context(private_kafka(tmp_path_factory.mktemp("kafka"), base_port, proxy.port))
+                proxy.target = kafka.proxied
+                made.append((kafka.url, proxy))
+            made[0][1].reset()
+            return made[0]
+
+        yield make
 
 
 @pytest.mark.parametrize(("broker", "link", "how", "source"), _matrix())
 async def test_a_connection_that_hangs(
-    pg_database: str, rabbitmq_url: str, tmp_path: Path, broker: str, link: str, how: str, source: str
+    pg_database: str,
+    rabbitmq_url: str,
+    proxied_kafka: Callable[[], tuple[str, HangingProxy]],
+    tmp_path: Path,
+    *,
+    broker: str,
+    link: str,
+    how: str,
+    source: str,
 ) -> None:
-    where = rabbitmq_url if broker == "rabbitmq" else broker
-    async with scene(pg_database, tmp_path, broker=where, link=link, source=source) as stage:
+    where, through = rabbitmq_url if broker == "rabbitmq" else broker, None
+    if broker == "kafka":
+        where, through = await asyncio.to_thread(proxied_kafka)
+    async with scene(pg_database, tmp_path, broker=where, link=link, source=source, through=through) as stage:
         stage.add(20)
         await stage.handled("before")
         proxy = stage.proxies[link]

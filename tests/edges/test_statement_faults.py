@@ -14,7 +14,7 @@ import pytest
 
 from relevo.catalog import _statements
 from relevo.telemetry import often
-from tests.edges.statements import ELSEWHERE, STAYS_READY, WORLDS
+from tests.edges.statements import ELSEWHERE, PARKS, STAYS_READY, WORLDS
 from tests.support.statement_faults import (
     AFTER,
     AT_ENDS,
@@ -79,10 +79,13 @@ async def test_each_statement_fails_for_long(
     failed: dict[str, str] = {}
     async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker, **world.retention) as running:
         for statement in world.once:
+            if statement in AT_ENDS or statement in PARKS:
+                continue
             try:
                 await last(running, statement, fault)
             except AssertionError as error:
                 failed[statement] = str(error)[:500]
+                print(f"LASTING {statement}: {failed[statement]}", flush=True)
                 running.faults.disarm()
                 await running.settle(f"{statement} no longer fails: {fault}")
     assert not failed, failed

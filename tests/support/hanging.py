@@ -119,6 +119,13 @@ class HangingProxy:
         """Wait until ``count`` connections hang."""
         eventually_sync(lambda: self.hung >= count, what=f"{count} connections that hang", timeout_s=timeout_s)
 
+    def reset(self) -> None:
+        """All connections are closed, and new ones work."""
+        self.new, self.hung = "work", 0
+        for pair in (pairs := list(self.pairs)):
+            pair.close()
+        del self.pairs[: len(pairs)]
+
     def close(self) -> None:
         self._closed = True
         self._listener.close()

@@ -29,6 +29,8 @@ STOP_S = 6.0
 NOTICED_S = 2 * LEASE_S
 """A lease, and as much again for a slow machine."""
 RECOVERED_S = 40.0
+KAFKA_SESSION_MS = 6000
+"""The shortest that a Kafka takes."""
 SLACK_S = 4.0
 
 
@@ -82,8 +84,10 @@ async def scene(
     source: str = "log",
     make_consumer: Callable[[Any, str, str], Consumer] | None = None,
     store: Store | None = None,
+    through: HangingProxy | None = None,
 ) -> AsyncIterator[Scene]:
-    """``broker``: ``embedded``, ``postgres`` or a URL of RabbitMQ. ``link``: which connections go through a proxy:
+    """``broker``: ``embedded``, ``postgres`` or a URL of RabbitMQ or Kafka. ``through``: the proxy before that Kafka,
+    to which it sends its clients. ``link``: which connections go through a proxy:
     ``relay database``, ``relay broker``, ``consumer database``, ``consumer broker`` or ``handler``. ``store``: with
     tables already; otherwise they are made."""
     if store is None:
@@ -96,11 +100,14 @@ async def scene(
         order_id: int
 
     url = {"embedded": f"embedded:{folder / 'broker.db'}", "postgres": store.url}.get(broker, broker)
-    options = {"lease_s": LEASE_S} if broker in ("embedded", "postgres") else {}
+    options: dict[str, Any] = {"lease_s": LEASE_S} if broker in ("embedded", "postgres") else {}
+    if broker.startswith("kafka"):
+        options = {"socket.timeout.ms": 2000, "session.timeout.ms": KAFKA_SESSION_MS}
     broker_url = url
     with contextlib.ExitStack() as stack:
         target = url if link.endswith("broker") else store.url
-        proxy = stack.enter_context(hanging(target, 5672 if target.startswith("amqp") else 5432))
+        port = 5672 if target.startswith("amqp") else 5432
+        proxy = stack.enter_context(hanging(target, port)) if through is None else through
         via = proxy.through(target)
         settings = {
             side: Settings(

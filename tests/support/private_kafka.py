@@ -18,7 +18,8 @@ from tools.services.settings import REPO, opt_dir
 class PrivateKafka:
     """``url`` stays the same over ``kill`` and ``start``."""
 
-    def __init__(self, folder: Path, base_port: int) -> None:
+    def __init__(self, folder: Path, base_port: int, proxy_port: int | None = None) -> None:
+        """``proxy_port``: clients of ``proxied`` are sent there by the broker, for all connections they make."""
         self._folder = folder
         # A server given by the user is not ours to take away, so its variable must not reach the tool.
         self._env = {name: value for name, value in os.environ.items() if name != "RELEVO_TEST_KAFKA_URL"} | {
@@ -27,10 +28,17 @@ class PrivateKafka:
             "RELEVO_SERVICES_BASE_PORT": str(base_port),
             "RELEVO_SERVICES_ENGINE": "native",
         }
+        if proxy_port is not None:
+            self._env["RELEVO_SERVICES_KAFKA_PROXY_PORT"] = str(proxy_port)
 
     @property
     def url(self) -> str:
         return f"kafka://127.0.0.1:{self._state()['ports']['main']}"
+
+    @property
+    def proxied(self) -> tuple[str, int]:
+        """Where a proxy leads to."""
+        return "127.0.0.1", int(str(self._state()["ports"]["proxied"]))
 
     @property
     def pid(self) -> int:
@@ -61,8 +69,8 @@ class PrivateKafka:
 
 
 @contextmanager
-def private_kafka(folder: Path, base_port: int) -> Iterator[PrivateKafka]:
-    kafka = PrivateKafka(folder, base_port)
+def private_kafka(folder: Path, base_port: int, proxy_port: int | None = None) -> Iterator[PrivateKafka]:
+    kafka = PrivateKafka(folder, base_port, proxy_port)
     kafka.start()
     try:
         yield kafka

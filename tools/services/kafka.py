@@ -22,6 +22,8 @@ VERSION = "4.3.1"
 JAVA_MIN = 17
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")
 HEAP = "512m"
+PROXY_PORT = "RELEVO_SERVICES_KAFKA_PROXY_PORT"
+"""Who comes in by the second listener is told this port of loopback for all that follows: a test's proxy is there."""
 OWN = "set RELEVO_TEST_KAFKA_URL to a Kafka of your own (kafka://host:port)"
 STARTED = "Kafka Server started"  # logged after the broker is unfenced, a moment after its port opens
 
@@ -30,7 +32,7 @@ class Kafka(Service):
     name = "kafka"
     url_variable = "RELEVO_TEST_KAFKA_URL"
     slot = 1
-    port_names = ("main", "controller")
+    port_names = ("main", "controller", "proxied")
     start_timeout_s = 90.0
 
     def install(self) -> None:
@@ -46,6 +48,8 @@ class Kafka(Service):
         values = {
             "port": self.port(),
             "controller_port": self.port("controller"),
+            "proxied_port": self.port("proxied"),
+            "proxy_port": os.environ.get(PROXY_PORT, self.port("proxied")),
             "data": self._data,
         }
         for name in ("server.properties", "log4j2.properties"):

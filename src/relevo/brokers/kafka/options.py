@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from relevo.bounds import ANSWER_S
 from relevo.brokers.given import refuse_moved
 from relevo.errors import ConfigError
 from relevo.settings import redact
@@ -64,6 +65,9 @@ PROMPT_MS: Final = 0
 """Linger while a relay follows: with half a millisecond the median at 1,000 events/s was a third longer."""
 PATIENT_MS: Final = 20
 """Linger in a backlog: half of the broker's CPU for a message at the same rate (docs/explanation/performance.md)."""
+SESSION_MS: Final = 15_000
+"""A member learns only after this time that its coordinator hangs; the client's default is 45 s. As long as the default
+lease of a consumer. The client's own thread sends heartbeats, so a busy process does not lose its session."""
 _LINGERS: Final = ("linger.ms", "queue.buffering.max.ms")
 
 _PRODUCER_ONLY = (
@@ -115,7 +119,11 @@ class KafkaOptions:
     def consumer(self, group: str) -> Config:
         # Members learn of a change with their next heartbeat: the client's default of 3 s makes hand-overs slow. With
         # the newer protocol (KIP-848) the broker decides both.
-        classic = {"partition.assignment.strategy": "cooperative-sticky", "heartbeat.interval.ms": 1000}
+        classic = {
+            "partition.assignment.strategy": "cooperative-sticky",
+            "heartbeat.interval.ms": 1000,
+            "session.timeout.ms": SESSION_MS,
+        }
         return {
             **self._common(),
             **({} if self.passed.get("group.protocol") == "consumer" else classic),
@@ -139,6 +147,7 @@ class KafkaOptions:
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 250,
             "socket.connection.setup.timeout.ms": 5000,
+            "socket.timeout.ms": int(ANSWER_S * 1000),
             "socket.keepalive.enable": True,
             "allow.auto.create.topics": False,
             # Said by Relevo in its own words.
