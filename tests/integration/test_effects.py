@@ -346,6 +346,7 @@ def test_an_effect_is_declared_once() -> None:
 async def test_the_database_away_after_the_act(tmp_path: Any) -> None:
     """The act is done, its result cannot be written for a while: it is written later, and the act is not repeated."""
     from relevo.effects.performer import Performer
+    from relevo.effects.recorder import Recorder
     from relevo.errors import UnreachableError
     from relevo.ids import uuid7
     from relevo.storage import effecting
@@ -373,7 +374,7 @@ async def test_the_database_away_after_the_act(tmp_path: Any) -> None:
     try:
         record(store, act, "k")
         (claim,) = await inner.run(effecting.claim("act", uuid7(), 5.0, 1, ask=False))
-        await Performer(act, flaky, lambda: 0.0).work(claim, 1.0)  # type: ignore[arg-type]
+        await Performer(act, Recorder(flaky), lambda: 0.0).work(claim, 1.0)  # type: ignore[arg-type]
     finally:
         await inner.aclose()
     assert acts == ["k"] and states(store) == {"k": "done"} and flaky.failures == 0

@@ -12,7 +12,7 @@ from relevo.consumer.batches import Batches
 from relevo.consumer.keys import KeyQueues
 from relevo.consumer.messages import Item, Messages
 from relevo.consumer.shared import Shared
-from relevo.ports.broker import Delivery, Subscription
+from relevo.ports.broker import Delivery, KeepsPlace, Subscription
 from relevo.runtime.patience import Patience
 from relevo.runtime.probes import probe
 
@@ -63,8 +63,9 @@ class Intake:
 
     @property
     def problem(self) -> str | None:
-        """Why the broker gives nothing, and since when."""
-        return self._patience.trouble.text
+        """Why the broker gives nothing or keeps nothing, and since when."""
+        place = self._subscription.problem if isinstance(self._subscription, KeepsPlace) else None
+        return self._patience.trouble.text or place
 
     async def run(self) -> None:
         """Take until the engine stops. Raises only for bugs: outages are waited out."""

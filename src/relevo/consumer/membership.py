@@ -29,7 +29,7 @@ FIRST_LOOK_S: Final = 3.0
 """Until it is looked at first whether this process has anything to read from."""
 WAITS: Final = (
     "no partition or queue is assigned to this process: it is waiting for the group to rebalance, which takes as long "
-    "as the session of a member that was killed (Kafka: 45 s by default), or other members read all there is"
+    "as the session of a member that was killed (Kafka: 15 s by default), or other members read all there is"
 )
 _running: dict[str, list[tuple[str, ...]]] = {}
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -20,12 +19,11 @@ from relevo.decide import DELAY_MAX_S
 from relevo.effects import reporting
 from relevo.effects.calling import SLACK_S, awaited, called, done_with, in_thread, on_loop, stopped, value_of, within
 from relevo.effects.declaring import Effect, EffectRequest
+from relevo.effects.recorder import Recorder
 from relevo.effects.verdicts import Done, EffectRefused, NotDone, Unknown
-from relevo.policy import Backoff
-from relevo.ports.database import Database
 from relevo.runtime.calls import ours
 from relevo.runtime.clock import boottime_s
-from relevo.runtime.patience import Patience, of_data, reason_of
+from relevo.runtime.patience import reason_of
 from relevo.runtime.probes import probe
 from relevo.runtime.returned import end, is_awaitable
 from relevo.runtime.texts import clean, describe
@@ -40,8 +38,6 @@ NEVER_S: Final = 10 * effecting.PERSON_S
 """Due so late that it waits for a person."""
 RESULT_BYTES_MAX: Final = 1_000_000
 NOT_KEPT: Final = '"(a result that the database refused)"'
-TELL: Final = Backoff(attempts=1, base=timedelta(milliseconds=200), cap=timedelta(seconds=2))
-"""Between attempts to write down what came of an act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +54,11 @@ class Performer:
     """Performs effects of one declaration. ``clock``: seconds that also count a suspend."""
 
     def __init__(
-        self, effect: Effect, database: Database, clock: Callable[[], float] = boottime_s, *, lease_s: float = 30.0
+        self, effect: Effect, recorder: Recorder, clock: Callable[[], float] = boottime_s, *, lease_s: float = 30.0
     ) -> None:
         self._effect = effect
         self._lease_s = lease_s
-        self._database = database
+        self._recorder = recorder
         self._clock = clock
 
     async def work(self, claim: Claim, act_before: float) -> None:
@@ -82,17 +78,17 @@ class Performer:
             await self._settle(claim, self._left(claim, claim.attempts, "Unknown", "sent again too often"))
             return
         try:
-            attempt = await self._database.run(effecting.sent(claim))
+            attempt = await self._recorder.sent(claim)
         except Exception as error:  # noqa: BLE001 - whether it was committed or not: the act has not begun
             log.warning("effect %s/%s is not performed now: %s", *_id(claim), reason_of(error))
-            await self._tell(claim, "not performed", lambda: _untouched(claim))
+            await self._recorder.tell(claim, "not performed", lambda: _untouched(claim))
             return
         if attempt is None:
             return
         probe("effect.sent")
         if self._clock() >= act_before:
             log.warning("effect %s/%s: this process stood still until its lease was over; not done", *_id(claim))
-            await self._tell(claim, "not performed", lambda: _untouched(claim))
+            await self._recorder.tell(claim, "not performed", lambda: _untouched(claim))
             return
         try:
             outcome = await self._act(claim, attempt)
@@ -165,7 +161,7 @@ class Performer:
 
     async def _still_ours(self, claim: Claim, text: str) -> bool:
         try:
-            return await self._database.run(effecting.hang(claim, text, self._lease_s))
+            return await self._recorder.database.run(effecting.hang(claim, text, self._lease_s))
         except Exception as error:  # noqa: BLE001 - asked again soon; until then the lease says so
             log.warning("effect %s/%s: that it still runs cannot be written down: %s", *_id(claim), reason_of(error))
             return True
@@ -218,7 +214,7 @@ class Performer:
     async def _settle(self, claim: Claim, outcome: _Outcome) -> None:
         """Write it down, however long the database is away: nobody else knows it."""
         plain = replace(outcome, result=None if outcome.result is None else NOT_KEPT)
-        known = await self._tell(
+        known = await self._recorder.tell(
             claim, outcome.state, lambda: self._finish(claim, outcome), lambda: self._finish(claim, plain)
         )
         if known:
@@ -226,24 +222,6 @@ class Performer:
             reporting.settled(claim, outcome, self._effect.retry.attempts)
         else:
             log.warning("effect %s/%s: another process has it by now; %s is not recorded", *_id(claim), outcome.state)
-
-    async def _tell(
-        self,
-        claim: Claim,
-        what: str,
-        script: Callable[[], Script[bool]],
-        plain: Callable[[], Script[bool]] | None = None,
-    ) -> bool:
-        """Write down what only this process knows, again after every error. ``plain``: the same without what the
-        database may refuse."""
-        waiting = Patience(f"effect {claim.name}/{claim.key}: {what} cannot be written down yet: it", log, backoff=TELL)
-        while True:
-            try:
-                return await self._database.run(script())
-            except Exception as error:  # noqa: BLE001 - no other process can write it down
-                if plain is not None and of_data(error):
-                    script = plain
-                await asyncio.sleep(waiting.failed(error))
 
     def _finish(self, claim: Claim, outcome: _Outcome) -> Script[bool]:
         return effecting.finish(

@@ -15,6 +15,7 @@ from relevo.bounds import CLEANUP_S, answer_s
 from relevo.clients import database_for
 from relevo.effects.declaring import Effect
 from relevo.effects.performer import Performer
+from relevo.effects.recorder import Recorder
 from relevo.effects.recording import CHANNEL
 from relevo.errors import ConfigError
 from relevo.ids import uuid7
@@ -73,6 +74,7 @@ class EffectRunner:
         """By effect: one whose acts hang takes no slots of the others."""
         self._wake = signals.subscribe(CHANNEL)
         self._stopping = False
+        self._recorder: Recorder | None = None
         self._patience = Patience("performing effects", log)
         self._patience.trouble.begin("not started")
         self._tasks_beside = Tasks("effects", log)
@@ -131,6 +133,8 @@ class EffectRunner:
         problems = dict(self._tasks_beside.problems)
         if self.problem is not None:
             problems["database"] = self.problem
+        if self._recorder is not None and self._recorder.problem is not None:
+            problems["recording"] = self._recorder.problem
         if self._over is not None:
             problems["effects"] = self._over
         detail = {
@@ -204,13 +208,18 @@ class EffectRunner:
         # Read before the claim is asked for, so that this clock ends first.
         act_before = self._clock() + grace_s / 2
         claims = await database.run(effecting.claim(effect.name, self._holder, lease_s, limit, ask=effect.asks))
-        performer = Performer(effect, database, self._clock, lease_s=lease_s)
+        performer = Performer(effect, self._recorder_of(database), self._clock, lease_s=lease_s)
         for claim in claims:
             task = asyncio.create_task(performer.work(claim, act_before))
             self._tasks.add(task)
             self._under_way[effect.name].add(task)
             task.add_done_callback(partial(self._ended, effect.name))
         return len(claims)
+
+    def _recorder_of(self, database: Database) -> Recorder:
+        if self._recorder is None or self._recorder.database is not database:
+            self._recorder = Recorder(database)
+        return self._recorder
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

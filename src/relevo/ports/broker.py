@@ -138,6 +138,15 @@ class Notices(Protocol):
         """Its last warnings about positions that are gone or began again."""
 
 
+@runtime_checkable
+class KeepsPlace(Protocol):
+    """What a subscription offers beside ``Subscription`` if it renews its membership and stores positions by itself."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot, while it cannot: the process is not ready then."""
+
+
 class Broker(Protocol):
     """A broker by its URL. Construction connects to nothing."""
 

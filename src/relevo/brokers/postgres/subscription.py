@@ -61,6 +61,7 @@ class PostgresSubscription:
         self._wake = subscribe()  # whoever appends in this process says so
         self._looking = asyncio.Lock()
         self._keeper: Kept | None = None
+        self._troubles: dict[str, str] = {}
 
     async def start(self) -> None:
         """Join the group. Raises ``ConfigError`` where the outbox cannot be read as a log."""
@@ -123,6 +124,11 @@ class PostgresSubscription:
         counts = await self._link.read(grouping.lag(self._member.topics, cursors, LAG_MAX))
         return {str(lane): count for lane, count in counts.items()}
 
+    @property
+    def problem(self) -> str | None:
+        """Why the lease is not renewed or positions are not stored, while that is so."""
+        return "; ".join(f"{what}: {why}" for what, why in self._troubles.items()) or None
+
     async def shard_count(self) -> int:
         return self._pages.lane_count
 
@@ -180,15 +186,19 @@ class PostgresSubscription:
         look_at = self._loop.time() + MOVING_S
         while True:
             await asyncio.sleep(max(0.001, min(COMMIT_EVERY_S, look_at - self._loop.time())))
+            part = "positions are not stored"
             try:
                 await self._commit()
+                self._troubles.pop(part, None)
                 if self._loop.time() >= look_at:
+                    part = "the lease is not renewed"
                     look_at = self._loop.time() + self._options.lease_s / 3
                     await self._look()
                     if not self._complete:
                         look_at = min(look_at, self._loop.time() + MOVING_S)
+                    self._troubles.pop(part, None)
             except RelevoError as error:
-                name = self._member.group
+                self._troubles[part], name = str(error), self._member.group
                 log.warning("group %s: %s. Trying again; if it lasts, others take its lanes over", name, error)
             except Exception:
                 log.exception("group %s: a callback or Relevo itself failed. Going on", self._member.group)

@@ -1,0 +1,77 @@
+"""Writing down what is known of an act: before it begins, that it is sent; after it, what came of it.
+
+Only this process knows the latter, so it is written again after every error. While anything cannot be written down the
+process is not ready: acts are not begun, or their outcomes would be lost with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from relevo.policy import Backoff
+from relevo.ports.database import Database
+from relevo.runtime.patience import Patience, of_data, reason_of
+from relevo.runtime.trouble import Trouble
+from relevo.script import Script
+from relevo.storage import effecting
+from relevo.storage.effecting import Claim
+
+TELL: Final = Backoff(attempts=1, base=timedelta(milliseconds=200), cap=timedelta(seconds=2))
+"""Between attempts to write down what came of an act."""
+
+log = logging.getLogger("relevo.effects")
+
+
+class Recorder:
+    """Of all acts of one process, on one event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._begins = Trouble()
+        self._waiting: set[Patience] = set()
+
+    @property
+    def problem(self) -> str | None:
+        """What cannot be written down, and since when."""
+        if self._begins.text is not None:
+            return f"that an act begins cannot be written down, so none does: {self._begins.text}"
+        for waiting in self._waiting:
+            return f"outcomes of {len(self._waiting)} acts cannot be written down: {waiting.trouble.text}"
+        return None
+
+    async def sent(self, claim: Claim) -> int | None:
+        """The number of the attempt that may begin now, ``None`` if another process has the effect. Raises the
+        database's error; whether it was committed or not, the act has not begun."""
+        try:
+            attempt = await self.database.run(effecting.sent(claim))
+        except Exception as error:
+            self._begins.begin(reason_of(error))
+            raise
+        self._begins.end()
+        return attempt
+
+    async def tell(
+        self,
+        claim: Claim,
+        what: str,
+        script: Callable[[], Script[bool]],
+        plain: Callable[[], Script[bool]] | None = None,
+    ) -> bool:
+        """Write down what only this process knows, again after every error. ``plain``: the same without what the
+        database may refuse."""
+        waiting = Patience(f"effect {claim.name}/{claim.key}: {what} cannot be written down yet: it", log, backoff=TELL)
+        try:
+            while True:
+                try:
+                    return await self.database.run(script())
+                except Exception as error:  # noqa: BLE001 - no other process can write it down
+                    if plain is not None and of_data(error):
+                        script = plain
+                    self._waiting.add(waiting)
+                    await asyncio.sleep(waiting.failed(error))
+        finally:
+            self._waiting.discard(waiting)
