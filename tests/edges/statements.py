@@ -133,3 +133,9 @@ STAYS_READY = {
 PARKS = ("held.advance", "held.remove_message")
 """Executed behind the handler, in its transaction. A failure there that comes again and again while the database can
 write elsewhere is due to what the handler did, and parks the message as its policy says."""
+CONFLICTS = {"40001", "40P01", "55P03"}
+"""Of a transaction that met another one: it runs again, and the process stays ready."""
+MEETS = ("held.lock_key_soon", "inbox.insert_soon")
+"""Executed before the handler, where processes meet; what conflicts again and again is counted, and parks."""
+HIDDEN = ("partition.prove",)
+"""Executed once only, when a partition is cut: a failure that lasts cannot be provoked a second time."""
