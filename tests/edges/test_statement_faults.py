@@ -162,9 +162,12 @@ async def last(world: World, statement: str, fault: str) -> None:
 
 
 def said(records: list[logging.LogRecord], name: str, fault: str) -> bool:
-    """Whether a line of the default level names the statement and, where the server gave one, the code of its error."""
+    """Whether a line of the default level names the statement and, where the server gave one, the code of its error. Of
+    a stop that got no answer: what is left to expire."""
     for record in records:
         text = record.getMessage()
+        if name in AT_ENDS and fault not in STATES and "left to expire" in text:
+            return True
         if record.levelno >= logging.INFO and name in text and (fault not in STATES or fault in text):
             return True
     return False

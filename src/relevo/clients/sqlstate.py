@@ -24,6 +24,8 @@ _SCHEMA = {
     "42501": "the role has no permission on one of Relevo's tables in {where}. "
     "`relevo migrate --grant ROLE:NAME --sql` prints the grants that writer, relay, consumer and operator need",
 }
+_SQLITE_READ_ONLY = frozenset((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH))
+_SQLITE_SCHEMA = _SQLITE_READ_ONLY | {sqlite3.SQLITE_ERROR}
 _READ_ONLY = "25006"
 OUTAGES = ("08", "57P", "53", "58", "25P03", "25P04")
 """What they begin with: connection, operator intervention, resources, system error; and sessions that the server ended
@@ -80,7 +82,7 @@ def explain_sqlite(error: sqlite3.Error, where: str) -> RelevoError | None:
         return SchemaError(
             f"Relevo's tables in {where} are missing or older than this version. Run: relevo migrate ({error})"
         )
-    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+    if primary in _SQLITE_READ_ONLY:
         return SchemaError(f"{where} is read-only for us ({error}). Check the rights of the file and its folder")
     if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return UnreachableError(f"{where} cannot be opened as a database ({error}). Check the path")
@@ -110,14 +112,16 @@ def sqlite_codes(error: BaseException) -> Iterator[int]:
 def note_failure(error: BaseException, name: str) -> None:
     """The statement ``name`` of the catalog failed with ``error``: note it there, and log it. So the log has each
     statement that failed and its code, also where the error is handled and a second try succeeds; one line in a
-    minute for each statement and code, with how often it came."""
+    minute for each statement and code, with how often it came. What comes of missing tables or rights only at the level
+    debug: the error that is made of it says what to do."""
     with contextlib.suppress(AttributeError):  # a class with slots
         error.relevo_statement = name  # type: ignore[attr-defined]
     state = next(sqlstates(error), None)
+    missing = state in _SCHEMA or not _SQLITE_SCHEMA.isdisjoint(sqlite_codes(error))
     code = f" (SQLSTATE {state})" if state else ""
     text = redact_text(text_of_error(error).partition("\n")[0][:_TEXT_MAX])
     _often.log(
-        logging.INFO,
+        logging.DEBUG if missing else logging.INFO,  # what to do about that is told in Relevo's own error
         (name, state),
         f"failures of statement {name}{code}",
         "statement %s failed%s: %s: %s",

@@ -83,7 +83,7 @@ class Relay:
         self._tasks = Tasks("relay", log)
         self._beside: list[Chore] = []
         self._patience = Patience("relay", log, clock=clock)
-        self._reached = self._began = self._serving = False
+        self._reached = self._began = self._serving = self._leaves = False
         self._crashed: str | None = None
         self._over: str | None = None
 
@@ -116,7 +116,7 @@ class Relay:
         """From connecting to the end, good or bad; returns whether to start anew."""
         try:
             stop_s = self.settings.relay.stop_timeout_s
-            moved = await stoppable(self._serve(stop, told), stop, lambda: self._serving, 0.4 * stop_s, 0.5 * stop_s)
+            moved = await stoppable(self._serve(stop, told), stop, lambda: self._leaves, 0.4 * stop_s, 0.5 * stop_s)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling() or stop.is_set():
@@ -150,7 +150,7 @@ class Relay:
 
     async def _serve(self, stop: asyncio.Event, told: list[Callable[[], None]]) -> bool:
         """Run until ``stop``, or until the tables are read by another source: then true, and nothing is in flight."""
-        over, tasks = asyncio.Event(), self._tasks
+        over, tasks, self._leaves = asyncio.Event(), self._tasks, False
         async with self._connected() as engine:
             self.engine = engine
             engine.take_pauses(await engine.database.run(pausing.load(), read_only=True))
@@ -163,7 +163,7 @@ class Relay:
                 tasks.keep("following a stop", partial(follow, stop, over), may_end=over.is_set)
                 for chore in self._beside:
                     tasks.keep(chore.name, chore.run)
-                self._serving, self._crashed = True, None
+                self._serving, self._leaves, self._crashed = True, True, None
                 self._patience.worked()
                 while told:
                     told.pop()()
@@ -171,8 +171,8 @@ class Relay:
             finally:
                 self._began, self._serving = self._began or engine.began, False
                 await tasks.aclose()
-                self._beside = []
                 await self._leave(engine)
+                self._beside, self._leaves = [], False
             if engine.ownership.moved and not stop.is_set():
                 return True
             log.info("stopped: %d published in this process's life", engine.counters.published)
