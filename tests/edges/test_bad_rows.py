@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from relevo import Consumer, Event
 from relevo.cli.main import cli
 from relevo.clients import database_for
 from relevo.effects import EffectRequest, Registry, Unknown, effect
@@ -21,9 +22,11 @@ from relevo.ops import effects as ops
 from relevo.outcome import PublishOutcome
 from relevo.storage import holding, lettering
 from relevo.storage.holding import Why, key_id
+from tests.support.consumers import FAST, held, insert, make_effects, running
 from tests.support.consumers import effects as handled
-from tests.support.consumers import held, make_effects, running
+from tests.support.consumers import order as placed
 from tests.support.effects import performing, record, states
+from tests.support.events import OrderPlaced
 from tests.support.fake_subscription import FakeBroker
 from tests.support.letters import SaysBroker, billing, order
 from tests.support.relays import FakePublisher, Store, sqlite_store
@@ -202,6 +205,38 @@ async def test_effects_edited_by_hand_spoil_themselves_only(tmp_path: Path, stat
     for command in (["status"], ["effects", "list"], *(["effects", "show", effect_id] for effect_id in ids)):
         result = await asyncio.to_thread(CliRunner(env=environment).invoke, cli, command)
         assert result.exit_code in (0, 1) and isinstance(result.exception, SystemExit | None), (command, result.output)
+
+
+@pytest.mark.parametrize("by", ["an operator", "its handler"])
+async def test_inbox_rows_that_are_deleted_while_messages_are_queued(store: Store, by: str) -> None:
+    """The queue goes on, in order, each message once: what it has handled is no longer in it."""
+    make_effects(store)
+    name = new_name()
+    consumer = Consumer(name, ["shop.order"], retry=FAST, inline_retry_s=0.0)
+    delete = "delete from relevo_inbox"
+    seen: list[int] = []
+
+    @consumer.on(OrderPlaced)
+    def handle(event: Event[OrderPlaced], tx: Any) -> None:
+        number = event.data.order_id
+        insert(tx, number)
+        if by == "its handler":
+            tx.execute(delete)
+        if number == 0 and event.attempt < 3:
+            raise ValueError("so that the others queue up")
+        seen.append(number)
+
+    broker = FakeBroker()
+    broker.append(*(placed(number) for number in range(4)))
+    async with running(consumer, store, broker):
+        await eventually(lambda: len(held(store)) == 1 or seen, what="the key is held")
+        if by == "an operator":
+            store.do(delete)
+        await eventually(lambda: len(seen) == 4, what="all are handled")
+        await eventually(lambda: held(store) == [], what="the key is live again")
+        broker.append(placed(9))
+        await eventually(lambda: 9 in seen, what="and goes on")
+    assert seen == [0, 1, 2, 3, 9] and handled(store) == seen
 
 
 def new_name() -> str:
