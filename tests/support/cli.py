@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -74,6 +75,7 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_interruptible,
         )
         try:
             yield process
@@ -91,3 +93,8 @@ class Cli:
 def environment(more: Mapping[str, str] | None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RELEVO_")}
     return kept | {"COLUMNS": "200", "NO_COLOR": "1"} | dict(more or {})
+
+
+def _interruptible() -> None:
+    """A test that runs in the background has SIGINT ignored, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -64,7 +64,7 @@ KINDS = {
 
 def handler_of(kind: Kind, store: Store, plan: Callable[[Any], Deed | None], many: bool) -> Any:
     """A handler that does what ``plan`` says of an event; without a deed it has its effect. Each runs in the order of
-    the events it is given."""
+    the events it is given. Of many it returns the first result, so that no deed's is lost in a batch."""
 
     def hand_of(event: Any, tx: Any) -> Hand:
         number = event.data.order_id
@@ -74,13 +74,17 @@ def handler_of(kind: Kind, store: Store, plan: Callable[[Any], Deed | None], man
         return Hand(tx, lambda query: execute(tx, query), lambda: insert(tx, number), kind.is_async)
 
     def sync(given: Any, tx: Any = None) -> Any:
+        result = None
         for event in given if many else [given]:
-            result = drive(plan(event), hand_of(event, tx))
+            found = drive(plan(event), hand_of(event, tx))
+            result = found if result is None else result
         return result
 
     async def asynchronous(given: Any, tx: Any = None) -> Any:
+        result = None
         for event in given if many else [given]:
-            result = await adrive(plan(event), hand_of(event, tx))
+            found = await adrive(plan(event), hand_of(event, tx))
+            result = found if result is None else result
         return result
 
     chosen: Any = asynchronous if kind.is_async else sync
