@@ -166,7 +166,7 @@ def said(records: list[logging.LogRecord], name: str, fault: str) -> bool:
     a stop that got no answer: what is left to expire."""
     for record in records:
         text = record.getMessage()
-        if name in AT_ENDS and fault not in STATES and "left to expire" in text:
+        if name in AT_ENDS and fault in ("never", "late") and "left to expire" in text:
             return True
         if record.levelno >= logging.INFO and name in text and (fault not in STATES or fault in text):
             return True

@@ -380,6 +380,31 @@ async def test_the_database_away_after_the_act(tmp_path: Any) -> None:
     assert acts == ["k"] and states(store) == {"k": "done"} and flaky.failures == 0
 
 
+async def test_another_process_performs_what_could_not_begin_here(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it cannot be written down that an act begins, the process is not ready. Then the effect is gone: nothing is
+    left to begin, and the process is ready again."""
+    from relevo.errors import UnreachableError
+    from relevo.storage import effecting
+
+    @effect("act", registry=Registry())
+    async def act(request: EffectRequest) -> None: ...
+
+    def sent(_: object) -> None:
+        tries.append(len(tries))
+        raise UnreachableError("away")
+
+    tries: list[int] = []
+    monkeypatch.setattr(effecting, "sent", sent)
+    record(store, act, "k")
+    async with performing([act], store) as runner:
+        await eventually(lambda: "recording" in runner.health().problems, what="it is not ready")
+        store.do("delete from relevo_effect")
+        await eventually(lambda: runner.health().ready, what="it is ready")
+    assert tries
+
+
 async def test_status_counts_effects_and_names_the_unknown(store: Store) -> None:
     """By name and state; unknown ones are a problem with the command that lists them."""
     from relevo.ops.status import status

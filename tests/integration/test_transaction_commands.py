@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from relevo.storage.transactions.commands import acommand, command
+from tests.support.waiting import eventually
 
 COMMITS = b"insert into done values (2); select 1; commit"
 FAILS = b"insert into done values (3); select 1 / 0; commit"
@@ -75,8 +76,7 @@ async def test_a_cancelled_wait_leaves_the_connection_usable_or_closed(url: str)
                 connection.info.backend_pid,
                 "select 1 from pg_stat_activity where pid = %s and wait_event = 'PgSleep'",
             )
-            while not other.execute(running, (pid,)).fetchall():
-                await asyncio.sleep(0.01)
+            await eventually(lambda: other.execute(running, (pid,)).fetchall(), what="the server sleeps")
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work

@@ -67,7 +67,7 @@ def make(kind: str, config: dict[str, Any]) -> Any:
 def answer_of(client: Any, asked: Future[Any]) -> asyncio.Future[Any]:
     """To be awaited: what ``client`` will answer. It answers on a thread of its own and must not be freed there, which
     would wait for that very thread: until then it is kept here."""
-    for done in [each for each in _asked if each.done()]:
+    for done in [each for each in list(_asked) if each.done()]:
         _asked.pop(done, None)
     _asked[asked] = client
     return asyncio.wrap_future(asked)

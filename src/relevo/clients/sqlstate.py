@@ -11,7 +11,7 @@ from typing import Final
 from relevo.errors import ConfigError, ReadOnlyError, RelevoError, SchemaError, UnreachableError
 from relevo.redacting import redact_text
 from relevo.telemetry.often import Often
-from relevo.total import attribute, cause_of, text_of_error
+from relevo.total import attribute, cause_of, name_of, text_of_error
 
 _often: Final = Often(logging.getLogger("relevo.database"), first=1, window_s=60.0)
 _TEXT_MAX: Final = 300
@@ -114,7 +114,7 @@ def note_failure(error: BaseException, name: str) -> None:
     statement that failed and its code, also where the error is handled and a second try succeeds; one line in a
     minute for each statement and code, with how often it came. What comes of missing tables or rights only at the level
     debug: the error that is made of it says what to do."""
-    with contextlib.suppress(AttributeError):  # a class with slots
+    with contextlib.suppress(Exception):  # a class with slots, or with a __setattr__ of its own
         error.relevo_statement = name  # type: ignore[attr-defined]
     state = next(sqlstates(error), None)
     missing = state in _SCHEMA or not _SQLITE_SCHEMA.isdisjoint(sqlite_codes(error))
@@ -125,7 +125,7 @@ def note_failure(error: BaseException, name: str) -> None:
         (name, state),
         f"failures of statement {name}{code}",
         "statement %s failed%s: %s: %s",
-        *(name, code, type(error).__name__, text),
+        *(name, code, name_of(type(error)), text),
         extra={"statement": name, "sqlstate": state},
     )
 

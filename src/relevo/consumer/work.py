@@ -170,7 +170,7 @@ def _note(unit: Unit | AsyncUnit, progress: Progress, error: BaseException, step
     """Whether the connection is lost, also if the driver cannot say that; returned: whether the handler misused it.
     ``step``: the last one; the log names a statement of Relevo's."""
     let_go(error)
-    if progress.stage == "ours" and type(step) is Statement and isinstance(error, Exception):
+    if progress.stage == "ours" and type(step) is Statement and issubclass(type(error), Exception):
         note_failure(error, step.name)
     progress.watched.looks = 0
     try:

@@ -1,7 +1,7 @@
 """Writing down what is known of an act: before it begins, that it is sent; after it, what came of it.
 
-Only this process knows the latter, so it is written again after every error. While anything cannot be written down the
-process is not ready: acts are not begun, or their outcomes would be lost with it.
+Only this process knows the latter, so it writes it again after every error. While the process cannot write something
+down it is not ready: it begins no act, or it would lose outcomes if it ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("relevo.effects")
 
 
 class Recorder:
-    """Of all acts of one process, on one event loop."""
+    """For all acts of one process, on one event loop."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -45,7 +45,7 @@ class Recorder:
 
     async def sent(self, claim: Claim) -> int | None:
         """The number of the attempt that may begin now, ``None`` if another process has the effect. Raises the
-        database's error; whether it was committed or not, the act has not begun."""
+        database's error: the act has not begun then, even if the database committed that it does."""
         try:
             attempt = await self.database.run(effecting.sent(claim))
         except Exception as error:
@@ -53,6 +53,10 @@ class Recorder:
             raise
         self._begins.end()
         return attempt
+
+    def nothing_begins(self) -> None:
+        """No act is due here, so that none waits to begin: another process may have performed the one that failed."""
+        self._begins.end()
 
     async def tell(
         self,

@@ -92,6 +92,7 @@ class EffectRunner:
         database = self._given or database_for(
             self._settings.database, answer_s=answer_s(self._settings.consumer.lease_s)
         )
+        self._recorder = Recorder(database)
         self._tasks_beside.keep("following a stop", partial(self._woken_by, stop), may_end=stop.is_set)
         try:
             await stoppable(
@@ -193,13 +194,15 @@ class EffectRunner:
         """Claim what is due. Whether to look again at once."""
         for name, key in await database.run(effecting.expire(list(self.effects))):
             log.warning("effect %s/%s: its performer was lost; the outcome is unknown", name, key)
-        again = False
+        again = due = False
         for effect in self.effects.values():
             under_way = self._under_way[effect.name]
             free = self._settings.effects.at_once - len(under_way)
             if free > 0:
                 claimed = await self._claim(database, effect, free)
-                again = again or 0 < claimed < free
+                again, due = again or 0 < claimed < free, due or claimed > 0
+        if not due and not self._tasks and self._recorder is not None:
+            self._recorder.nothing_begins()
         return again
 
     async def _claim(self, database: Database, effect: Effect, limit: int) -> int:
@@ -208,18 +211,14 @@ class EffectRunner:
         # Read before the claim is asked for, so that this clock ends first.
         act_before = self._clock() + grace_s / 2
         claims = await database.run(effecting.claim(effect.name, self._holder, lease_s, limit, ask=effect.asks))
-        performer = Performer(effect, self._recorder_of(database), self._clock, lease_s=lease_s)
+        assert self._recorder is not None
+        performer = Performer(effect, self._recorder, self._clock, lease_s=lease_s)
         for claim in claims:
             task = asyncio.create_task(performer.work(claim, act_before))
             self._tasks.add(task)
             self._under_way[effect.name].add(task)
             task.add_done_callback(partial(self._ended, effect.name))
         return len(claims)
-
-    def _recorder_of(self, database: Database) -> Recorder:
-        if self._recorder is None or self._recorder.database is not database:
-            self._recorder = Recorder(database)
-        return self._recorder
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

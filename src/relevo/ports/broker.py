@@ -144,7 +144,7 @@ class KeepsPlace(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot, while it cannot: the process is not ready then."""
+        """Why it cannot do that now; ``None``: it can. The process is not ready while it cannot."""
 
 
 class Broker(Protocol):

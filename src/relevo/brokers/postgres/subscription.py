@@ -24,6 +24,7 @@ from relevo.storage import grouping, windowing
 from relevo.storage.cursors import Cursor
 from relevo.storage.grouping import Member
 from relevo.tasks import Kept, Tasks
+from relevo.total import name_of
 
 log = logging.getLogger("relevo.brokers.postgres")
 
@@ -200,7 +201,8 @@ class PostgresSubscription:
             except RelevoError as error:
                 self._troubles[part], name = str(error), self._member.group
                 log.warning("group %s: %s. Trying again; if it lasts, others take its lanes over", name, error)
-            except Exception:
+            except Exception as error:
+                self._troubles[part] = f"an error of Relevo or of a callback ({name_of(type(error))}), see the log"
                 log.exception("group %s: a callback or Relevo itself failed. Going on", self._member.group)
 
     async def _look(self) -> None:

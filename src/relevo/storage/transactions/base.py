@@ -179,7 +179,7 @@ class Transactions(Protocol):
         """A ``Unit`` or an ``AsyncUnit``. ``many``: for more than one handler."""
 
     def forget_idle(self) -> None:
-        """Drop the connections Relevo opened itself and are not in use: the server has been found not to answer."""
+        """Drop the connections that Relevo opened itself and that are not in use: the server does not answer."""
 
     async def aclose(self) -> None:
         """Close the connections Relevo opened itself. What the application gave stays open."""
