@@ -134,6 +134,21 @@ async def test_a_slow_statement_and_a_slow_handler_are_waited_for(pg_database: s
         assert steps.runs == [0]
 
 
+LARGE = 16 * 2**20
+
+
+@pytest.mark.parametrize("kind", ALONE)
+async def test_a_statement_that_is_long_on_its_way_is_waited_for(pg_database: str, tmp_path: Path, kind: str) -> None:
+    """The server waits for the rest of it, and the driver for the answer; data moves meanwhile."""
+    steps = Steps(f"select length('{'x' * LARGE}')")
+    async with stage(pg_database, tmp_path, kind, steps) as found:
+        found.proxies["handler"].slow_up_s = 3 * LEASE_S * 65_536 / LARGE
+        found.add(1)
+        await found.handled("it is handled", timeout_s=3 * LEASE_S + 60)
+        await found.even()
+        assert steps.runs == [0]
+
+
 @pytest.mark.parametrize("kind", ALONE)
 async def test_a_stop_does_not_wait_for_it(pg_database: str, tmp_path: Path, kind: str) -> None:
     """The scene holds that the consumer leaves in its bound, and here every other connection of the database's is

@@ -55,6 +55,8 @@ class HangingProxy:
     """A connection whose client sends this gets no answer any more; what was sent arrives."""
     hang_before: bytes | None = None
     """As ``hang_after``, and what was sent does not arrive either."""
+    slow_up_s: float = 0.0
+    """So long each 64 kB of a client's take."""
     hung: int = 0
     """Connections that hang, or did."""
     accepted: int = 0
@@ -178,6 +180,8 @@ class HangingProxy:
                     continue
                 if direction == "down" and pair.late_until:
                     pair.closed.wait(max(0.0, pair.late_until - time.monotonic()))
+                if direction == "up" and self.slow_up_s:
+                    pair.closed.wait(self.slow_up_s * len(data) / 65_536)
                 if not pair.hangs and target is not None:
                     target.sendall(data)
         except OSError:

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
-_LAST_DATA_RECEIVED: Final = 52
-"""Where Linux's ``tcp_info`` has it, in milliseconds ago."""
+_LAST_DATA: Final = (44, 52)
+"""Where Linux's ``tcp_info`` has when data was last sent and last received, in milliseconds ago."""
 
 
 def waits(connection: Any, quiet_s: float) -> bool:
-    """Whether an answer is waited for on this connection of psycopg's or asyncpg's, and nothing has come for
-    ``quiet_s``. False where that is not known, as for other drivers."""
+    """Whether an answer is waited for on this connection of psycopg's or asyncpg's, and no data has moved for
+    ``quiet_s``, in either direction. False where that is not known, as for other drivers."""
     if connection is None:
         return False
     if getattr(connection, "pgconn", None) is not None:
@@ -38,8 +38,8 @@ def waits(connection: Any, quiet_s: float) -> bool:
 
 
 def _quiet(fileno: int, quiet_s: float) -> bool:
-    """Nothing has come for ``quiet_s`` and nothing is there to be read. TCP on another system than Linux is not asked
-    how long."""
+    """Nothing has come or gone for ``quiet_s`` and nothing is there to be read. TCP on another system than Linux is not
+    asked how long."""
     poll = select.poll()
     poll.register(fileno, select.POLLIN)
     if poll.poll(0):
@@ -49,9 +49,9 @@ def _quiet(fileno: int, quiet_s: float) -> bool:
     with socket.socket(fileno=os.dup(fileno)) as copy:
         if copy.family not in (socket.AF_INET, socket.AF_INET6):
             return True
-        info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED + 4)
-    ago_ms: int = struct.unpack_from("I", info, _LAST_DATA_RECEIVED)[0]
-    return ago_ms >= quiet_s * 1000
+        info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, max(_LAST_DATA) + 4)
+    ago_ms = min(struct.unpack_from("I", info, place)[0] for place in _LAST_DATA)
+    return bool(ago_ms >= quiet_s * 1000)
 
 
 def _is_psycopg(frame: FrameType, connection: Any) -> bool:

@@ -157,11 +157,13 @@ def _looking(base: Any) -> Any:
 
 
 class AsyncpgWatch:
-    """On asyncpg's ``Connection``, or the one behind a pool's proxy."""
+    """On asyncpg's ``Connection``, or the one behind a pool's proxy. ``may_close``: closing it passes, as SQLAlchemy
+    does with a connection whose statement was cancelled. The server rolls back then."""
 
-    def __init__(self, connection: Any, watch: Watch) -> None:
+    def __init__(self, connection: Any, watch: Watch, *, may_close: bool = False) -> None:
         self.watch = watch
         self._connection = getattr(connection, "_con", connection)
+        self._may_close = may_close
         self._base: type | None = None
 
     def put_on(self) -> None:
@@ -170,7 +172,7 @@ class AsyncpgWatch:
             base: Any = type(connection)
             self._base = base
             _watches[id(connection)] = self.watch
-            connection.__class__ = _watched(base)
+            connection.__class__ = _watched(base, self._may_close)
 
     def lift(self) -> None:
         base, self._base = self._base, None
@@ -184,7 +186,7 @@ _watches: dict[int, Watch] = {}
 
 
 @cache
-def _watched(base: Any) -> type:
+def _watched(base: Any, may_close: bool) -> type:
     class Watched(base):  # type: ignore[misc]
         __slots__ = ()
 
@@ -197,9 +199,9 @@ def _watched(base: Any) -> type:
             return await base._get_statement(self, query, *arguments, **options)
 
         async def close(self, *, timeout: float | None = None) -> None:
-            if self.is_closed():  # lost: SQLAlchemy closes it then
-                return
-            _watches[id(self)].refuse()
+            if not may_close:
+                _watches[id(self)].refuse()
+            await base.close(self, timeout=timeout)
 
         async def reset(self, *, timeout: float | None = None) -> None:
             _watches[id(self)].refuse()
@@ -290,7 +292,7 @@ def driver_watch(driver_connection: Any, watch: Watch) -> DriverWatch | None:
 _BY_PACKAGE: dict[tuple[str, str], Callable[[Any, Watch], DriverWatch]] = {
     ("psycopg", "Connection"): lambda connection, watch: PsycopgWatch(connection, watch, ("commit",)),
     ("psycopg", "AsyncConnection"): lambda connection, watch: PsycopgWatch(connection, watch, ("commit",)),
-    ("asyncpg", "Connection"): AsyncpgWatch,
+    ("asyncpg", "Connection"): lambda connection, watch: AsyncpgWatch(connection, watch, may_close=True),
     ("sqlite3", "Connection"): SqliteWatch,
 }
 

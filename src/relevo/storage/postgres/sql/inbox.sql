@@ -78,10 +78,12 @@ where consumer = cast(:consumer as text) and event_id = any (cast(cast(:event_id
 returning 1;
 
 -- name: inbox.idle_since
--- Since when the server waits for the next statement in a transaction, or that the transaction is over. No row while it
--- works on a statement. `backend_xid` is the number without the epoch.
+-- Since when the server waits for its client in a transaction, or that the transaction is over. No row while it works on
+-- a statement. It is `active` and reads from the client between the messages of the extended protocol, as after a Parse
+-- of asyncpg's. `backend_xid` is the number without the epoch.
 select coalesce(cast(activity.state_change as text), 'over')
 from (select cast(:xid as text) as xid) as asked
      left join pg_stat_activity as activity
      on cast(cast(activity.backend_xid as text) as bigint) = cast(asked.xid as bigint) % 4294967296
-where activity.state like 'idle%' or pg_xact_status(cast(asked.xid as xid8)) in ('committed', 'aborted');
+where activity.state like 'idle%' or activity.wait_event = 'ClientRead'
+   or pg_xact_status(cast(asked.xid as xid8)) in ('committed', 'aborted');
