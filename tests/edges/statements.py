@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.statement_ways import BYTES_MAX
+
 _ALL = """
     destinations.forget duty.done duty.leave duty.leave_one duty.lock duty.take held.add_key held.among
     held.append held.lock_key held.lock_key_soon held.next_due held.renew
@@ -28,24 +30,25 @@ _ARCHIVE = """
     purge.archive
 """
 _PARTITIONS = """
-    partition.cut partition.drop partition.list partition.prove partition.scan
+    partition.cut partition.drop partition.inside partition.list partition.prove partition.scan
 """
 _LOG = """
     lanes.lock log.add_groups log.drop_groups log.load log.look log.page log.save log.window
 """
 _MARK = """
-    lanes.lock mark.horizon mark.settle mark.take
+    lanes.lock mark.free mark.horizon mark.settle mark.take mark.xid
 """
 _WAL = """
     wal.high_water wal.lease wal.leave wal.names wal.passed wal.position wal.save wal.server wal.slot
-    wal.snapshot
+    wal.snapshot wal.terminate_former wal.timeline
 """
 _GROUPS = """
-    groups.acquire groups.bury groups.join groups.lag groups.leave groups.living groups.page groups.place
+    groups.acquire groups.bury groups.create groups.create_topics groups.join
+    groups.lag groups.leave groups.living groups.page groups.place
     groups.release groups.renew groups.save log.load log.save log.window
 """
 _CALLER = """
-    append.copy append.find append.many append.one effect.record letters.by_consumer scheduled.add
+    append.copy append.find append.one effect.record letters.by_consumer scheduled.add
     scheduled.cancel scheduled.find wal.emit
 """
 _OPERATOR = """
@@ -70,21 +73,34 @@ _OPERATOR = """
     wal.create_failover_slot wal.create_slot wal.drop_publication wal.drop_slot wal.forget wal.recover
     wal.slots wal.system wal.terminate
 """
-_NOT_YET = """
-    relay_held.due relay_held.heads relay_held.key relay_held.lock relay_held.remove relay_held.rest
-    relay_held.settle
-    held.put_back mark.hold wal.hold wal.hold_keys wal.lock_keys
-    destinations.pause destinations.resume groups.append_nothing groups.create groups.create_topics
-    groups.topics_known held.later held.release inbox.bound_idle inbox.find_many inbox.identity inbox.insert
-    inbox.lock_timeout inbox.read_only inbox.take_back journal.count journal.forget_fresh journal.hand_back
-    letters.refused mark.free mark.xid partition.inside performing.hang scheduled.set_aside
-    wal.terminate_former wal.timeline
+_REFUSED = """
+    letters.refused mark.hold relay_held.due relay_held.heads relay_held.key relay_held.lock relay_held.remove
+    relay_held.rest relay_held.settle
 """
+"""With a broker that takes small messages only."""
+_REFUSED_WAL = """
+    wal.hold wal.hold_keys wal.lock_keys
+"""
+_HARD = """
+    destinations.pause destinations.resume held.later held.put_back held.release inbox.bound_idle inbox.find_many
+    inbox.identity inbox.insert inbox.lock_timeout inbox.read_only inbox.take_back journal.count
+    journal.forget_fresh journal.hand_back performing.hang
+"""
+"""With handlers that are slow and fail, commits of unknown end, stops in the middle, and a broker that is away."""
+_STRICT = """
+    groups.topics_known
+"""
+"""Topics are made by hand."""
+_MOVED = """
+    append.many groups.append_nothing
+"""
+"""The broker is the PostgreSQL of another database."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A world. ``once``: its statements that no world before it has. ``slow``: struck by answers that do not come."""
+    """A world. ``once``: its statements that no world before it has. ``slow``: struck by answers that do not come.
+    ``options``: of its broker. ``hard``: see ``_HARD``."""
 
     source: str
     broker: str
@@ -92,6 +108,8 @@ class Kind:
     once: tuple[str, ...]
     slow: tuple[tuple[str, str], ...] = ()
     retention: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    hard: bool = False
 
 
 def _worlds() -> dict[str, Kind]:
@@ -114,6 +132,16 @@ def _worlds() -> dict[str, Kind]:
     ):
         statements = tuple(text.split())
         found[name] = Kind("log", "embedded", statements, statements, (), retention)
+    small = {"message_bytes_max": BYTES_MAX}
+    for name, source, broker, text, options in (
+        ("refused", "log", "embedded", _REFUSED, small),
+        ("refused-wal", "wal", "embedded", _REFUSED_WAL, small),
+        ("hard", "log", "embedded", _HARD, {}),
+        ("strict", "log", "postgres", _STRICT, {"auto_create": False}),
+        ("moved", "log", "another postgres", _MOVED, {}),
+    ):
+        statements = tuple(text.split())
+        found[name] = Kind(source, broker, statements, statements, options=options, hard=name == "hard")
     return found
 
 
@@ -121,7 +149,6 @@ WORLDS = _worlds()
 ELSEWHERE = {
     **dict.fromkeys(_CALLER.split(), "on the application's own handle: its transaction fails, and it is told"),
     **dict.fromkeys(_OPERATOR.split(), "by a command, or a job of one that is taken up again: the person is told"),
-    **dict.fromkeys(_NOT_YET.split(), "by a process in a state that no world here brings about yet"),
     "inbox.idle_since": "about a handler's statement that hangs: test_hung_statements.py",
 }
 STAYS_READY = {

@@ -22,6 +22,7 @@ from tests.support.statement_faults import (
     BY_PAUSES,
     FAULTS,
     STATES,
+    WAYS,
     World,
     world_of,
 )
@@ -47,7 +48,7 @@ async def test_each_statement_once(
     cases = [dict.fromkeys(some, "") for some in together(world.once)]
     cases = [{statement: next(turn) for statement in case} for case in cases]
     cases += [{statement: fault} for statement, fault in world.slow]
-    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker, **world.retention) as running:
+    async with world_of(postgres_url, tmp_path, monkeypatch, world) as running:
         failed = await play(running, cases, caplog)
     assert not failed, failed
 
@@ -64,7 +65,7 @@ async def test_each_statement_in_every_way(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = WORLDS[name]
-    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker, **world.retention) as running:
+    async with world_of(postgres_url, tmp_path, monkeypatch, world) as running:
         failed = await play(running, [{statement: fault} for statement in world.statements], caplog)
     assert not failed, failed
 
@@ -82,7 +83,7 @@ async def test_a_statement_of_each_loop_fails_for_long(
     name: str, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, turn = WORLDS[name], cycle(("57014", "25006", "53100", "cut"))
-    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker, **world.retention) as running:
+    async with world_of(postgres_url, tmp_path, monkeypatch, world) as running:
         for statement in LASTS[name]:
             await last(running, statement, next(turn))
 
@@ -95,7 +96,7 @@ async def test_each_statement_fails_for_long(
 ) -> None:
     world = WORLDS[name]
     failed: dict[str, str] = {}
-    async with world_of(postgres_url, tmp_path, monkeypatch, world.source, world.broker, **world.retention) as running:
+    async with world_of(postgres_url, tmp_path, monkeypatch, world) as running:
         for statement in world.once:
             if statement in AT_ENDS or statement in PARKS or statement in HIDDEN:
                 continue
@@ -121,8 +122,9 @@ def test_every_statement_is_classified() -> None:
 def together(statements: tuple[str, ...]) -> list[tuple[str, ...]]:
     """A few at a time, of those that are brought about in the same way."""
     found: list[tuple[str, ...]] = []
-    others = frozenset(statements) - AT_ENDS - BY_PAUSES - BY_BAD_ROWS - AFTER.keys()
-    for way in (AT_ENDS, BY_PAUSES, BY_BAD_ROWS, frozenset(AFTER), others):
+    by_ways = [frozenset(name for name, way in WAYS.items() if way is each) for each in dict.fromkeys(WAYS.values())]
+    others = frozenset(statements) - AT_ENDS - BY_PAUSES - BY_BAD_ROWS - AFTER.keys() - WAYS.keys()
+    for way in (AT_ENDS, BY_PAUSES, BY_BAD_ROWS, frozenset(AFTER), others, *by_ways):
         some = tuple(statement for statement in statements if statement in way)
         found += [some[place : place + AT_ONCE] for place in range(0, len(some), AT_ONCE)]
     return found

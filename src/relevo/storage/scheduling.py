@@ -112,9 +112,3 @@ def set_aside(schedule_id: int, actor: str, why: str, *, audit: bool = True) -> 
     if audit:
         yield from auditing.record(Act("scheduled.aside", actor, why, {"topic": topic}), 1, detail=detail)
     return event_id, topic
-
-
-def count_aside() -> Script[int]:
-    """How many were set aside and are still there."""
-    rows = yield Statement("scheduled.set_aside")
-    return int(rows[0][0])

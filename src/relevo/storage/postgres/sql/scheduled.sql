@@ -49,10 +49,6 @@ returning 1;
 update {scheduled} set due_at = timestamptz '9999-12-31 00:00:00+00' where schedule_id = cast(:schedule_id as bigint)
 returning cast(event_id as text), topic;
 
--- name: scheduled.set_aside
-select count(*) from {scheduled}
-where due_at >= timestamptz '9999-01-01 00:00:00+00' and due_at < timestamptz 'infinity';
-
 -- name: scheduled.move
 -- seq is taken here, in the order in which they were due. What somebody is cancelling is passed over.
 with due as (

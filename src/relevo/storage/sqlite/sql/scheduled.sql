@@ -36,6 +36,3 @@ delete from {scheduled} where schedule_id in (select value from json_each(:ids))
 -- name: scheduled.aside
 -- The outbox refuses it: it stays where it is, and is not due any more.
 update {scheduled} set due_at = 253402214400000 where schedule_id = :schedule_id returning event_id, topic;
-
--- name: scheduled.set_aside
-select count(*) from {scheduled} where due_at >= 253370764800000;
