@@ -153,8 +153,11 @@ ELSEWHERE = {
 }
 STAYS_READY = {
     **dict.fromkeys(
-        ("inbox.together", "inbox.insert_many", "held.among"), "of a batch: its messages run one by one instead"
+        ("inbox.together", "inbox.insert_many", "inbox.lock_timeout", "inbox.take_back", "held.among"),
+        "of a batch: its messages run one by one instead",
     ),
+    "performing.hang": "the claim's lease says too that the act still runs",
+    "wal.terminate_former": "the relay waits for the end of the other reader, for ten seconds",
 }
 """Statements that fail for long while the process stays ready, and why: what they are for is done in another way."""
 PARKS = ("held.advance", "held.remove_message")
@@ -165,4 +168,6 @@ CONFLICTS = {"40001", "40P01", "55P03"}
 MEETS = ("held.lock_key_soon", "inbox.insert_soon")
 """Executed before the handler, where processes meet; what conflicts again and again is counted, and parks."""
 HIDDEN = ("partition.prove",)
-"""Executed once only, when a partition is cut: a failure that lasts cannot be provoked a second time."""
+"""Executed once in the life of a table, when its first partition is cut, so a world cannot have it fail again."""
+AT_STOPS = ("held.release", "journal.forget_fresh", "journal.hand_back")
+"""Executed by a stop only, in the worlds here."""

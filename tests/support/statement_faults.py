@@ -46,7 +46,7 @@ from relevo.settings import (
 from relevo.storage import handles  # noqa: F401 - loaded before anything is replaced
 from relevo.storage.transactions import psycopg as transactions
 from relevo.storage.transactions.commands import command
-from tests.support.statement_ways import BYTES_MAX, TOPIC, WAYS, tidy
+from tests.support.statement_ways import BYTES_MAX, TOPIC, WAYS, redrive, tidy
 from tests.support.waiting import eventually, eventually_sync
 
 if TYPE_CHECKING:
@@ -270,12 +270,21 @@ class World:
             found.setdefault(key, []).append(number)
         return found
 
+    def parked(self) -> int:
+        """Keys at the consumer."""
+        rows = self.query("select count(*) from relevo_held_key where state = 'parked' and side = 'consumer'")
+        return int(rows[0][0])
+
+    async def redriven(self) -> bool:
+        """Let everything parked at the consumer drain; whether no more is parked than handlers reject."""
+        await redrive(self)
+        return self.parked() <= self.rejected
+
     def even(self) -> bool:
         """Everything sent was handled once, in order, and what was rejected is parked."""
-        parked = self.query("select count(*) from relevo_held_key where state = 'parked' and side = 'consumer'")
         effects = self.query("select count(*) from relevo_effect where state not in ('done', 'unknown')")
         held = self.query("select count(*) from relevo_held_key where side = 'relay'")
-        return self.handled() == self.sent and parked == [(self.rejected,)] and effects == held == [(0,)]
+        return self.handled() == self.sent and self.parked() == self.rejected and effects == held == [(0,)]
 
     def healthy(self) -> bool:
         assert self.relay is not None and self.runner is not None

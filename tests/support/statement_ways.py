@@ -55,6 +55,15 @@ async def tidy(world: World) -> None:
         await database.aclose()
 
 
+async def redrive(world: World) -> None:
+    """Let everything that is parked at the consumer drain."""
+    database = database_for(world.settings.database)
+    try:
+        await parked.redrive(database, Selection(side="consumer"), OPERATOR)
+    finally:
+        await database.aclose()
+
+
 async def broker_away(world: World, seconds: float = 1.6) -> None:
     """The file of the embedded broker is locked for longer than a send may take."""
     path = world.settings.broker.url.removeprefix("embedded:")
