@@ -15,8 +15,10 @@ from relevo.brokers import broker_for
 from relevo.brokers.embedded import retention, schema
 from relevo.errors import ConfigError, RelevoError
 from relevo.outcome import Rejected, Unavailable
+from relevo.ports.broker import KeepsPlace
 from relevo.testing.broker_processes import make_message, publisher_that_goes_on, running
 from tests.support.spending import least_spent
+from tests.support.waiting import eventually
 
 SOURCE = "urn:relevo:test"
 
@@ -54,6 +56,29 @@ async def test_topics_are_made_when_first_used(path: Path) -> None:
     assert len(await take(member, 30)) == 30
     assert len(await member.lag()) == 6
     await member.aclose()
+    await publisher.aclose()
+
+
+async def test_positions_that_cannot_be_stored_are_a_problem(path: Path) -> None:
+    """Somebody writes to the file for long. Reading works meanwhile; what is settled is stored afterwards."""
+    broker = broker_for(f"embedded:{path}", {"partitions": 1, "busy_timeout_s": 0.1})
+    publisher = await broker.publisher(source=SOURCE)
+    assert await publisher.publish([make_message("a.b", key=b"k")]) == {}
+    member = await broker.subscribe("g", ["a.b"])
+    assert isinstance(member, KeepsPlace)
+    found = await take(member, 1)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("begin immediate")
+    await member.settle(found)
+    await eventually(lambda: member.problem is not None, what="it is a problem")
+    assert await member.take(1, 0.01) == []
+    other.execute("rollback")
+    other.close()
+    await eventually(lambda: member.problem is None, what="it is none any more")
+    await member.aclose()
+    again = await broker.subscribe("g", ["a.b"])
+    assert await again.lag() == {"a.b/0": 0}
+    await again.aclose()
     await publisher.aclose()
 
 

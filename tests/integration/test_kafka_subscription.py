@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from relevo.brokers import broker_for
+from relevo.brokers.kafka import commits
+from relevo.brokers.kafka.shard import Shard
 from relevo.brokers.kafka.subscription import KafkaSubscription
 from relevo.brokers.murmur2 import partition_of
 from relevo.testing.broker_processes import make_message
@@ -182,6 +184,29 @@ async def test_a_failed_commit_is_told_once(kafka_url: str, caplog: pytest.LogCa
     await member.aclose()
     told = [record.getMessage() for record in caplog.records if "were not committed" in record.getMessage()]
     assert len(told) == 2 and "ILLEGAL_GENERATION" in told[0] and "_TRANSPORT" in told[1]
+
+
+async def test_commits_that_fail_for_long_are_a_problem(kafka_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server refuses each commit, since its metadata is longer than ``offset.metadata.max.bytes`` allows. The
+    member says so while it lasts, and goes on by itself."""
+    monkeypatch.setattr(commits, "ANSWER_S", 0.5)
+    topic = await new_topic(kafka_url)
+    publisher = await broker_for(kafka_url).publisher(source=SOURCE)
+    member = await broker_for(kafka_url).subscribe("g-" + topic, [topic])
+    try:
+        assert await publisher.publish([make_message(topic, key=b"k")]) == {}
+        found = await take(member, 1)
+        usual = Shard.place
+        with monkeypatch.context() as patch:
+            patch.setattr(Shard, "place", property(lambda shard: (*usual.fget(shard)[:3], "x" * 5_000)))  # type: ignore[attr-defined]
+            await member.settle(found)
+            problem = await eventually(lambda: member.problem, what="it is a problem", timeout_s=30)
+            assert "OFFSET_METADATA_TOO_LARGE" in problem and "delivered again" in problem
+        await eventually(lambda: member.problem is None, what="it is none any more", timeout_s=30)
+        await member.flush()
+    finally:
+        await publisher.aclose()
+        await member.aclose()
 
 
 async def test_names_of_headers_that_are_not_utf8_end_no_process(kafka_url: str) -> None:

@@ -19,6 +19,7 @@ from relevo.brokers.rejections import unknown_topic
 from relevo.errors import ConfigError, MisuseError, RelevoError
 from relevo.ports.broker import Delivery
 from relevo.tasks import Kept, Tasks
+from relevo.total import name_of
 
 log = logging.getLogger("relevo.brokers.embedded")
 
@@ -60,6 +61,8 @@ class EmbeddedSubscription:
         self._due = asyncio.Event()  # the keeper should look at the group now
         self._looking = asyncio.Lock()
         self._keeper: Kept | None = None
+        self.problem: str | None = None
+        """Why its lease is not renewed or its positions are not stored now."""
 
     async def start(self) -> None:
         """Join the group."""
@@ -214,9 +217,12 @@ class EmbeddedSubscription:
                     self._due.clear()
                     look_at = self._loop.time() + self._options.lease_s / 3
                     await self._look()
+                self.problem = None
             except RelevoError as error:
+                self.problem = str(error)
                 log.warning("group %s: %s. Trying again; if it lasts, others take its shards over", self._group, error)
-            except Exception:
+            except Exception as error:
+                self.problem = f"an error of Relevo or of a callback ({name_of(type(error))}), see the log"
                 log.exception("group %s: a callback or Relevo itself failed. Going on", self._group)
 
     async def _look(self) -> None:

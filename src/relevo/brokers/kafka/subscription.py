@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any, Final
 
 from relevo.brokers.kafka.admin import Topics, missing
+from relevo.brokers.kafka.commits import TOLD_S, Commits
 from relevo.brokers.kafka.ends import Ends
 from relevo.brokers.kafka.options import KafkaOptions
 from relevo.brokers.kafka.outcomes import REJECTED
@@ -28,8 +29,6 @@ FLUSH_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 15.0
 REVOKE_TIMEOUT_S: Final = 30.0
 ASK_TIMEOUT_S: Final = 2.0
-TOLD_S: Final = 30.0
-"""The same reason for a failed commit is logged again after so long."""
 
 Revoked = Callable[[Sequence[str]], Awaitable[None]]
 
@@ -49,9 +48,7 @@ class KafkaSubscription:
         self._revoked: Revoked | None = None
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        self._saved = asyncio.Event()
-        self._save_error: str | None = None
-        self._told = ("", 0.0)
+        self._commits = Commits(group)
         self._strange: dict[tuple[str, str], float] = {}
         self._kept: list[Kept] = []
         self._topics = list(dict.fromkeys(topics))
@@ -72,6 +69,10 @@ class KafkaSubscription:
     def notices(self) -> Sequence[str]:
         """The last warnings about positions that are gone or began again."""
         return list(self._watch.notices)
+
+    @property
+    def problem(self) -> str | None:
+        return self._commits.problem
 
     async def take(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         if self._closed:
@@ -104,10 +105,10 @@ class KafkaSubscription:
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 while any(shard.progress.saved < shard.asked for shard in self._shards.values()):
-                    self._saved.clear()
-                    await self._saved.wait()
-                    if self._save_error is not None:
-                        raise UnreachableError(f"what was settled could not be committed: {self._save_error}")
+                    self._commits.answered.clear()
+                    await self._commits.answered.wait()
+                    if self._commits.error is not None:
+                        raise UnreachableError(f"what was settled could not be committed: {self._commits.error}")
         except TimeoutError:
             raise UnreachableError(f"Kafka at {self._servers} did not confirm a commit") from None
 
@@ -221,17 +222,7 @@ class KafkaSubscription:
                 shard.committed(offset)
             else:
                 shard.asked = shard.progress.saved  # asked again in a moment
-        self._save_error = error
-        if error is not None:
-            self._tell_once(error)
-        self._saved.set()
-
-    def _tell_once(self, error: str) -> None:
-        """One line for what happens to every partition, and again with every try, while a group is being shared out."""
-        told, at = self._told
-        if error != told or self._loop.time() - at > TOLD_S:
-            self._told = (error, self._loop.time())
-            log.warning("group %s: positions were not committed (%s). Trying again", self._group, error)
+        self._commits.answer(error)
 
     def failed(self, topic: str | None, name: str, reason: str) -> None:
         code = REJECTED.get(name)
