@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -403,6 +404,29 @@ async def test_another_process_performs_what_could_not_begin_here(
         store.do("delete from relevo_effect")
         await eventually(lambda: runner.health().ready, what="it is ready")
     assert tries
+
+
+async def test_an_act_that_cannot_begin_is_tried_again_at_growing_distances(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from relevo.effects.recorder import TELL
+    from relevo.errors import UnreachableError
+    from relevo.storage import effecting
+
+    @effect("act", registry=Registry())
+    async def act(request: EffectRequest) -> None: ...
+
+    def sent(_: object) -> None:
+        tries.append(time.monotonic())
+        raise UnreachableError("away")
+
+    tries: list[float] = []
+    monkeypatch.setattr(effecting, "sent", sent)
+    record(store, act, "k")
+    async with performing([act], store):
+        await eventually(lambda: len(tries) >= 4, what="it was tried four times")
+    least = [TELL.base.total_seconds() * 2**step / 2 for step in range(3)]
+    assert all(after - before >= wait_s for before, after, wait_s in zip(tries, tries[1:], least, strict=False))
 
 
 async def test_status_counts_effects_and_names_the_unknown(store: Store) -> None:

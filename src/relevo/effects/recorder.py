@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
 from relevo.policy import Backoff
 from relevo.ports.database import Database
-from relevo.runtime.patience import Patience, of_data, reason_of
-from relevo.runtime.trouble import Trouble
+from relevo.runtime.patience import Patience, of_data
 from relevo.script import Script
 from relevo.storage import effecting
 from relevo.storage.effecting import Claim
 
 TELL: Final = Backoff(attempts=1, base=timedelta(milliseconds=200), cap=timedelta(seconds=2))
-"""Between attempts to write down what came of an act."""
+"""Between attempts to write something down."""
 
 log = logging.getLogger("relevo.effects")
 
@@ -31,14 +31,15 @@ class Recorder:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._begins = Trouble()
+        self._begins = Patience("effects: writing down that an act begins", log, backoff=TELL)
+        self._begin_at = 0.0
         self._waiting: set[Patience] = set()
 
     @property
     def problem(self) -> str | None:
         """What cannot be written down, and since when."""
-        if self._begins.text is not None:
-            return f"that an act begins cannot be written down, so none does: {self._begins.text}"
+        if (text := self._begins.trouble.text) is not None:
+            return f"that an act begins cannot be written down, so none does: {text}"
         for waiting in self._waiting:
             return f"outcomes of {len(self._waiting)} acts cannot be written down: {waiting.trouble.text}"
         return None
@@ -49,14 +50,20 @@ class Recorder:
         try:
             attempt = await self.database.run(effecting.sent(claim))
         except Exception as error:
-            self._begins.begin(reason_of(error))
+            now = time.monotonic()
+            if now >= self._begin_at:  # of several that fail together the first counts
+                self._begin_at = now + self._begins.failed(error)
             raise
-        self._begins.end()
+        self._begins.worked()
         return attempt
+
+    def begin_in_s(self) -> float:
+        """Seconds until acts may be claimed again, after one could not begin; 0: now."""
+        return max(0.0, self._begin_at - time.monotonic()) if self._begins.trouble.text is not None else 0.0
 
     def nothing_begins(self) -> None:
         """No act is due here, so that none waits to begin: another process may have performed the one that failed."""
-        self._begins.end()
+        self._begins.worked()
 
     async def tell(
         self,

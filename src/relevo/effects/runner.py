@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -161,6 +162,8 @@ class EffectRunner:
 
     async def _turns(self, database: Database, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> bool:
         """Until ``stop``, or an error, which is waited out: then false. Mistakes found at the start are raised."""
+        recorder = self._recorder
+        assert recorder is not None
         try:
             if not self.began:
                 self.pulse.begin("claim")
@@ -176,6 +179,10 @@ class EffectRunner:
                         on_ready()
                 if not busy:
                     await self._wake.wait(self._settings.effects.poll_s)
+                if wait_s := recorder.begin_in_s():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(wait_s):
+                            await stop.wait()
             return True
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -195,14 +202,18 @@ class EffectRunner:
         for name, key in await database.run(effecting.expire(list(self.effects))):
             log.warning("effect %s/%s: its performer was lost; the outcome is unknown", name, key)
         again = due = False
+        recorder = self._recorder
+        assert recorder is not None
         for effect in self.effects.values():
             under_way = self._under_way[effect.name]
             free = self._settings.effects.at_once - len(under_way)
-            if free > 0:
+            if recorder.begin_in_s():
+                due = True
+            elif free > 0:
                 claimed = await self._claim(database, effect, free)
                 again, due = again or 0 < claimed < free, due or claimed > 0
-        if not due and not self._tasks and self._recorder is not None:
-            self._recorder.nothing_begins()
+        if not due and not self._tasks:
+            recorder.nothing_begins()
         return again
 
     async def _claim(self, database: Database, effect: Effect, limit: int) -> int:

@@ -15,8 +15,8 @@ TOLD_S: Final = 30.0
 
 
 class Commits:
-    """Of one member, on one event loop. Commits fail for a moment while a group is shared out anew; what failed is asked
-    for again."""
+    """Of one member, on one event loop. Commits fail for a moment while a group is shared out anew. What failed is
+    asked for again."""
 
     def __init__(self, group: str) -> None:
         self.error: str | None = None
