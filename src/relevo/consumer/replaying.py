@@ -9,77 +9,45 @@ behind, and is drained then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from relevo.bounds import answer_s
 from relevo.catalog import Catalog
-from relevo.consumer.availability import answered
+from relevo.consumer.availability import Availability
 from relevo.consumer.consumer import Consumer
 from relevo.consumer.handlers import Handler
+from relevo.consumer.hangs import Hangs
 from relevo.consumer.losses import DatabaseLost, Losses, passes, unknown_end
+from relevo.consumer.replay_steps import again, repaired
 from relevo.consumer.runs import Result, Runs, Slots, follow
 from relevo.consumer.shared import CONFLICTS_MAX, unhandled, why
 from relevo.consumer.start import sources_of
 from relevo.consumer.threads import HandlerThreads
-from relevo.consumer.work import Call, Done, Steps
+from relevo.consumer.work import Done, Steps
 from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wait
-from relevo.errors import LostOwnershipError, StillRunningError
+from relevo.errors import LostOwnershipError, StillRunningError, UnreachableError
 from relevo.message import Message
 from relevo.outcome import Accepted, Ambiguous, Conflict, Failed
 from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Delivery
 from relevo.ports.database import Database
-from relevo.script import Script, Statement
+from relevo.runtime.patience import Patience
+from relevo.script import Script
 from relevo.settings import Settings
 from relevo.storage import holding, inboxing, replaying
 from relevo.storage.holding import Claimed, KeyId, key_id
-from relevo.storage.inboxing import Bounds
 from relevo.storage.replaying import Failure, Mode
+
+log = logging.getLogger("relevo.consumer")
 
 DELAY_MAX_S = 5.0
 """Longest wait before a failed handler runs again: a person watches a replay, and can resume it later."""
 FENCE_S, FENCE_TIMEOUT_S = 0.02, 60.0
 """How often it is looked, and how long transactions that began before a key was held are waited for."""
-BOUNDS = Bounds()
 HELD = "its key is held for another reason (waiting or parked): settle that first, then resume the replay"
-
-
-def repaired(consumer: str, key: KeyId, message: Message, generation: int) -> Steps[Done]:
-    """The handler despite the inbox row, once in this ``generation`` (0, of a replay that was begun before repairs had
-    one: again). What an operator skipped or discarded stays so, and what still waits in its key's queue stays there."""
-    held = yield Statement("held.lock_key_soon", {**key.params(), **BOUNDS.params()})
-    found = yield from inboxing.find(consumer, message.event_id)
-    if found in ("skipped", "discarded"):
-        return "duplicate"
-    if held and found is None:
-        return "behind"
-    xid = None
-    if generation:
-        xid = yield from inboxing.insert_soon(consumer, message.event_id, BOUNDS, generation=generation)
-        if not xid:
-            return "duplicate"
-    if found is None:  # purged, or not delivered yet: done with this
-        xid = (yield from inboxing.insert_soon(consumer, message.event_id, BOUNDS)) or xid
-    yield Call(xid)
-    return "handled"
-
-
-def again(consumer: str, claim: Claimed | None, message: Message, generation: int, lease_s: float) -> Steps[Done]:
-    """Once per generation. Whether the key is still ours is asked at the end, so that arrivals need not wait for a slow
-    handler to queue behind."""
-    found = yield from inboxing.find(consumer, message.event_id)
-    if found in ("skipped", "discarded"):
-        return "duplicate"
-    xid = yield from inboxing.insert_soon(consumer, message.event_id, BOUNDS, generation=generation)
-    if not xid:
-        return "duplicate"
-    if found is None:
-        yield from inboxing.insert_soon(consumer, message.event_id, BOUNDS)
-    yield Call(xid)
-    if claim is not None and not (yield from replaying.still_ours(claim, lease_s)):
-        raise LostOwnershipError(f"the key of {message.event_id} is not held by this replay any more")
-    return "handled"
 
 
 @dataclass(slots=True)
@@ -107,7 +75,9 @@ class Replayer:
         holder: UUID,
         blocked: Sequence[tuple[str, bytes]] = (),
         fence_timeout_s: float = FENCE_TIMEOUT_S,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._stopping = stopping
         self._consumer = consumer
         self._routes = consumer.routes()
         self._settings = settings.consumer
@@ -129,8 +99,11 @@ class Replayer:
             asyncio.Semaphore(self._settings.connections_max),
             asyncio.Semaphore(1),
         )
+        self._outage = Patience(f"replay of {consumer.name}: the database is not available: it", log)
+        self._asked = Availability(database, consumer.name, lambda reason: None, idle_timeout_s=self._settings.lease_s)
         self._runs = Runs(
             *(consumer.name, self._catalog, self._sources, slots, self._threads),
+            hangs=Hangs(self._asked, answer_s(self._settings.lease_s)),
             take_back=lambda id, xid: database.run(inboxing.take_back(consumer.name, [id], xid=xid)),
         )
 
@@ -140,8 +113,8 @@ class Replayer:
         return handler is not None and (self._mode == "again" or handler.on_replay == "apply")
 
     async def page(self, deliveries: Sequence[Delivery]) -> Tally:
-        """Run them all; returns when all are done or given up. Raises ``UnreachableError`` when the database is away
-        for longer than its retries; the page may be run again then."""
+        """Run them all; returns when all are done or given up. A database that is away is waited for, and at a stop
+        ``UnreachableError`` is raised; the page may be run again then."""
         tally = Tally()
         keys: dict[KeyId, list[tuple[Delivery, Handler | None]]] = {}
         for delivery in deliveries:
@@ -177,6 +150,7 @@ class Replayer:
         try:
             await self.rest()
         finally:
+            await self._asked.aclose()
             self._threads.close()
             for source in set(self._sources.values()):
                 await source.aclose()
@@ -252,6 +226,7 @@ class Replayer:
             decision = follow(outcome, attempt, handler.policy)
             match decision:
                 case Settle():
+                    self._outage.worked()
                     return outcome
                 case Again(delay_s, reason, True) | Wait(delay_s, reason):
                     delay_s, of = min(delay_s, DELAY_MAX_S), handler.policy.retry.attempts
@@ -265,7 +240,11 @@ class Replayer:
                     raise LostOwnershipError("this replay stood still until its lease was over: resume it")
                 case LookUp():
                     raise AssertionError("an unknown end is looked up before it is decided about")
-                case Pause():
+                case Pause(reason):
+                    away = UnreachableError(reason)
+                    if self._stopping():
+                        raise away
+                    self._outage.failed(away)
                     outages += 1
                     await asyncio.sleep(PROBE_BACKOFF.delay_s(outages))
 
@@ -277,11 +256,11 @@ class Replayer:
 
     async def answers(self) -> bool:
         """Whether the database answers at once."""
-        return await answered(self._database, inboxing.identity(), read_only=True)
+        return await self._asked.answers()
 
     async def writes(self) -> bool:
         """Whether it takes a small write at once."""
-        return await answered(self._database, inboxing.try_writing(self._consumer.name), read_only=False)
+        return await self._asked.writes(self._consumer.name)
 
     def down(self, reason: str) -> None:
         """It does not: the next attempt finds out."""

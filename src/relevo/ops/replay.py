@@ -141,7 +141,7 @@ class Replays:
         selection = msgspec.convert(filter_, Selection, strict=False)
         watch = Watch(self.database, self._name, selection.into)
         turn = Turn(stored, failed, selection, self.database, self._holder, lease_s, watch, report)
-        worker: Worker = await self._worker(stored, selection)
+        worker: Worker = await self._worker(stored, selection, stop)
         try:
             async with opened(selection, self.database, self.broker, dict(turn.positions), end) as history:
                 await turn.work(history, worker, stop)
@@ -150,7 +150,7 @@ class Replays:
         turn.report.held_keys = [f"{topic}/{readable(key)}" for topic, key in worker.held_keys]
         return turn.report
 
-    async def _worker(self, stored: Stored, selection: Selection) -> Worker:
+    async def _worker(self, stored: Stored, selection: Selection, stop: asyncio.Event) -> Worker:
         if self._consumer is None:
             publisher = await self.broker.publisher(
                 source=self._settings.source_uri, send_timeout_s=self._settings.relay.send_timeout_s
@@ -165,6 +165,7 @@ class Replays:
             generation=stored.generation,
             holder=self._holder,
             fence_timeout_s=self._fence_timeout_s,
+            stopping=stop.is_set,
         )
 
     @property
