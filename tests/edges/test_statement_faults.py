@@ -67,7 +67,8 @@ async def test_each_statement_in_every_way(
 ) -> None:
     world = WORLDS[name]
     async with world_of(postgres_url, tmp_path, monkeypatch, world) as running:
-        failed = await play(running, [{statement: fault} for statement in world.statements], caplog)
+        first = sorted(world.statements, key=lambda statement: statement not in HIDDEN)
+        failed = await play(running, [{statement: fault} for statement in first], caplog)
     assert not failed, failed
 
 
