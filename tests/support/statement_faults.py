@@ -69,6 +69,16 @@ class Placed:
     filling: str = ""
 
 
+@event("shop.order.uneven", key="key")
+@dataclass(frozen=True)
+class Uneven:
+    """Most are quick, so a batch takes several; one of them takes longer than a batch may."""
+
+    key: str
+    n: int
+    seconds: float
+
+
 @event("shop.order.skippable", key="key")
 @dataclass(frozen=True)
 class Skippable:
@@ -254,6 +264,10 @@ class World:
                 if how == "skip":
                     outbox.add(connection, Skippable(key, number))
                     continue
+                if how in ("quick", "long"):
+                    outbox.add(connection, Uneven(key, number, 0.3 if how == "long" else 0.0))
+                    self.sent.setdefault(key, []).append(number)
+                    continue
                 outbox.add(connection, Placed(key, number, how, "x" * FILLING.get(how, 0)), after=after)
                 if how in ("reject", "letter"):
                     self.rejected += 1
@@ -327,6 +341,7 @@ class World:
         consumer = Consumer(f"other-{self._number}", [TOPIC])
         consumer.on(Placed)(_seen)
         consumer.on(Skippable)(_seen)
+        consumer.on(Uneven)(_seen)
         runner, stop = ConsumerRunner(consumer, self.settings), asyncio.Event()
         self.others.append(Other(runner, stop, asyncio.create_task(runner.run(stop))))
 
@@ -411,6 +426,11 @@ def consumer_of(world: World) -> tuple[Consumer, Effect]:
         if placed.how in ("effect", "hang"):
             once(tx, act, key=str(placed.n), data=placed.how == "hang")
 
+    @consumer.on(Uneven)
+    def uneven(event: Any, tx: Any) -> None:
+        time.sleep(event.data.seconds)
+        tx.execute("insert into done (key, n) values (%s, %s)", (event.data.key, event.data.n))
+
     @consumer.on(Skippable, on_rejected="skip")
     def skip(event: Any) -> None:
         raise Reject("never")
@@ -428,10 +448,11 @@ def run_elsewhere(connection: psycopg.Connection[Any], event_id: Any) -> None:
 
 def settings_of(url: str, broker: str, kind: Kind) -> Settings:
     hard = {"handler_idle_timeout_s": 30.0} if kind.hard else {}
+    options = dict(kind.options) if kind.broker == "embedded" else {"lease_s": 3.0, **kind.options}
     retention = {"every_s": 0.3, "outbox_days": 1.0, "pause_s": 0.0} | dict(kind.retention)
     return Settings(
         database=DatabaseSettings(url=url),
-        broker=BrokerSettings(url=broker, options=dict(kind.options)),
+        broker=BrokerSettings(url=broker, options=options),
         relay=RelaySettings(source=kind.source, lease_s=3.0, send_timeout_s=1.0, poll_max_s=0.1),  # type: ignore[arg-type]
         consumer=ConsumerSettings(
             **{"lease_s": 3.0, "stop_timeout_s": 10.0, "inbox_window_s": 3600.0, "redelivery_s": 60.0} | hard

@@ -109,6 +109,14 @@ async def left_in_queue(world: World) -> None:
     await world.restart()
 
 
+async def sliced(world: World) -> None:
+    """A batch that takes longer than it may, or is stopped in its middle: the rest of it is not done."""
+    world.traffic(*["quick"] * 12, "long", *["quick"] * 12)
+    await asyncio.to_thread(world.struck_within, 1.0)
+    if not world.faults.struck.is_set():
+        await left_in_queue(world)
+
+
 async def inside(world: World) -> None:
     """Somebody has a transaction open that looked at all partitions, while they are to be dropped."""
     with psycopg.connect(world.settings.database.url) as connection:
@@ -170,7 +178,7 @@ WAYS: dict[str, Any] = {
     "journal.count": messages("again", "elsewhere"),
     "inbox.find_many": commits_lost,
     "inbox.insert": messages("skip", "skip"),
-    "inbox.take_back": messages("plain", "slow", *["plain"] * 6),
+    "inbox.take_back": sliced,
     "performing.hang": messages("hang"),
     "journal.hand_back": left_in_queue,
     "journal.forget_fresh": left_in_queue,
