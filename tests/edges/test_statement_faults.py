@@ -177,8 +177,9 @@ async def last_at_ends(world: World, statement: str, fault: str) -> None:
         else:
             world.traffic()
             restarting = asyncio.create_task(world.restart())
-            await asyncio.wait([restarting], timeout=8.0)
-            await asyncio.to_thread(world.struck_within, 3.0)
+            # A database that takes no writes ends a start after five seconds, as a mistake.
+            await asyncio.wait([restarting], timeout=2.0 if fault == "25006" else 8.0)
+            await asyncio.to_thread(world.struck_within, 2.0)
             world.faults.disarm()
             await restarting
         struck = world.faults.struck.is_set()
@@ -209,6 +210,8 @@ def said(records: list[logging.LogRecord], name: str, fault: str) -> bool:
     a stop that got no answer: what is left to expire."""
     for record in records:
         text = record.getMessage()
+        if name == "groups.lag" and fault in ("never", "late") and "the lag is not known: no answer in time" in text:
+            return True
         if name in AT_ENDS and fault in ("never", "late") and "left to expire" in text:
             return True
         if record.levelno >= logging.INFO and name in text and (fault not in STATES or fault in text):

@@ -19,11 +19,14 @@ from relevo.errors import ConfigError
 from relevo.ids import uuid7
 from relevo.ports.broker import Notices, Subscription
 from relevo.ports.database import Database
+from relevo.runtime.patience import reason_of
 from relevo.runtime.pulse import Pulse
 from relevo.script import Script
 from relevo.storage import holding, processes
+from relevo.telemetry.often import Often
 
 log = logging.getLogger("relevo.consumer")
+_often: Final = Often(log, first=1, window_s=60.0)
 
 FIRST_LOOK_S: Final = 3.0
 """Until it is looked at first whether this process has anything to read from."""
@@ -92,7 +95,14 @@ class Membership:
                 found = await subscription.lag()
         except Exception as error:  # noqa: BLE001 - after any error the lag is not known
             self.lag = None
-            log.debug("consumer %s: the lag is not known: %s", self.consumer.name, error)
+            why = "no answer in time" if isinstance(error, TimeoutError) else reason_of(error)
+            _often.log(
+                logging.INFO,
+                self.consumer.name,
+                f"times the lag of consumer {self.consumer.name} was not known",
+                "consumer %s: the lag is not known: %s",
+                *(self.consumer.name, why),
+            )
             return
         self.lag = found or None
         if found:
