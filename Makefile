@@ -22,7 +22,7 @@ demo:  ## the core alone, in its own small .venv-demo: lose nothing while the re
 
 test: export RELEVO_SERVICES_BESIDE = 1
 test: install test-pythons  ## the whole suite against real servers; stops the servers it started
-	@$(SERVICES) run -- $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(SERVICES) run -- $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 test-unit: install  ## unit and architecture tests: no servers, seconds
 	@$(BIN)/python -m pytest tests/unit tests/architecture $(ARGS)
