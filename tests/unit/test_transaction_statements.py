@@ -34,20 +34,25 @@ PASSES = [
     ),
     *("savepoint a", "release savepoint a", "update t set commit = 1", "select 'commit'", "select '; commit'"),
     *("select $$; commit $$", "select $x$; commit; $x$", "-- commit\nselect 1", "/* ; commit */ select 1"),
-    *('select "; commit"', "select E'\\'; commit'", "prepare p as select 1", "execute p", "select 1 as begin_at"),
+    *('select "; commit"', "select E'\\'; commit'", "execute p", "select 1 as begin_at"),
     *("select case when true then 1 end", "insert into commit values (1)", "with a as (select 1) select * from a"),
     *("create function f() returns int language sql begin atomic select 1; end", "call p()", b"select 1", "", ";"),
     *("do $$ begin perform 1; end $$", "lock table t", "declare c cursor for select 1", "copy t from stdin"),
+    *("insert into temp values (1)", "select pg_advisory_xact_lock(1)", "declare c cursor without hold for select 1"),
 ]
 SETS = [
     *("set local role a", "set local search_path = a", "set constraints all deferred", "set transaction read only"),
     *("select set_config('app.tenant', $1, true)", "/* x */ set local role a", "select 1; set local a.b = 'c'"),
     *("with a as (select 1) select 1, 2, 3, 4, set_config('a.b', 'c', true)", b"SET LOCAL a.b = 'c'"),
     "do $$ begin perform set_config('a.b', 'c', true); end $$",
+    "create temp table t (a int) on commit drop",
 ]
 LASTS = [
     *("set role a", "set session authorization a", "set search_path = a", "reset role", "reset all", "discard all"),
     *("set time zone 'UTC'", "set names 'latin1'", "select set_config('a.b', 'c', false)", "set session a.b = 'c'"),
+    *("prepare p as select 1", "declare c scroll cursor with hold for select 1", "create temporary table t (a int)"),
+    *("CREATE LOCAL TEMP TABLE t (a int)", "create or replace temp view v as select 1", "select pg_advisory_lock(1)"),
+    *("select 1, 2, 3, 4, 5, pg_try_advisory_lock_shared(1, 2)", "select pg_try_advisory_lock(1)"),
 ]
 
 

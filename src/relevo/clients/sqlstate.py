@@ -103,10 +103,15 @@ def sqlstates(error: BaseException) -> Iterator[str]:
 
 def sqlite_codes(error: BaseException) -> Iterator[int]:
     """SQLite's primary result codes of an error and its causes."""
+    return (code & 0xFF for code in extended_sqlite_codes(error))
+
+
+def extended_sqlite_codes(error: BaseException) -> Iterator[int]:
+    """SQLite's extended result codes of an error and its causes."""
     for cause in _causes(error):
         code = attribute(cause, "sqlite_errorcode")
         if type(code) is int:
-            yield code & 0xFF
+            yield code
 
 
 def note_failure(error: BaseException, name: str) -> None:

@@ -18,6 +18,7 @@ from relevo.catalog import Catalog
 from relevo.clients.sqlstate import note_failure
 from relevo.clients.watch import EXEMPT, Watched
 from relevo.consumer.contexts import within
+from relevo.consumer.trust import distrusted
 from relevo.correlation import begin, handling
 from relevo.errors import LostOwnershipError, MisuseError, RelevoError
 from relevo.message import Message
@@ -174,6 +175,8 @@ def _note(unit: Unit | AsyncUnit, progress: Progress, error: BaseException, step
         note_failure(error, step.name)
     progress.watched.looks = 0
     try:
+        if distrusted(error):
+            unit.distrust()
         progress.broken, progress.bypassed = unit.broken, unit.bypassed
         return unit.misused
     except Exception:

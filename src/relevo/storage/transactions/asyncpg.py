@@ -75,7 +75,7 @@ def opened(settings: DatabaseSettings) -> AsyncpgTransactions:
         keep_alive(connection)
         return connection
 
-    return AsyncpgTransactions(own(connect, _end))
+    return AsyncpgTransactions(own(connect, _end, lambda connection: not connection.is_in_transaction()))
 
 
 async def _end(connection: Connection[Any]) -> None:
@@ -90,6 +90,7 @@ class AsyncpgUnit:
         self._on: AsyncpgWatch | None = None
         self._connection: Connection[Any] | None = None
         self._handle: CallerHandle | None = None
+        self._distrusted = False
 
     async def begin(self) -> None:
         connection = await resolved(self._lender.acquire())
@@ -167,7 +168,12 @@ class AsyncpgUnit:
         self._lift()
         connection, self._connection, self._handle = self._connection, None, None
         if connection is not None:
-            await resolved(self._lender.release(connection, connection.is_closed() or self._watch.lasts))
+            await resolved(
+                self._lender.release(connection, self._distrusted or connection.is_closed() or self._watch.lasts)
+            )
+
+    def distrust(self) -> None:
+        self._distrusted = True
 
     def sever(self) -> bool:
         return sever(self._connection)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
-from relevo.errors import ConfigError, RelevoError
+from relevo.errors import ConfigError, MisuseError, RelevoError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 
@@ -26,6 +26,20 @@ OPEN = (
     "Consumer(tx=…) gives a connection on which a transaction is open already: the inbox row and the handler's work "
     "would end with it. Give out connections that nothing else uses"
 )
+
+
+UNREAD = (
+    "the handler left {what} on its transaction's connection, and so the transaction cannot be committed. Read "
+    "results to their end, or close what reads them (cursors, stream(), copy(), pipeline(): in a `with` block)"
+)
+NO_WRITE_UNDER_WAY = ("savepoint relevo_reads", "release savepoint relevo_reads")
+"""SQLite refuses a savepoint, and later the COMMIT, while an ``INSERT … RETURNING`` is not read to its end. (One that
+only reads is not told.)"""
+
+
+def unread(what: object) -> MisuseError:
+    """For a statement, COPY or pipeline under way when the handler returned."""
+    return MisuseError(UNREAD.format(what=f"a statement under way ({what})"))
 
 
 def wrong_kind(given: object, wanted: str) -> ConfigError:
@@ -59,8 +73,9 @@ class AbortedTransactionError(RelevoError):
 
 
 class StateError(RelevoError):
-    """The handler sets state of its transaction (SET LOCAL, SET ROLE, set_config), which would hold for the handlers
-    that share the transaction. It runs again in a transaction of its own, and so do its messages from now on."""
+    """The handler sets state of its transaction (SET LOCAL, SET ROLE, set_config, a temporary table, a lock of the
+    session's), which would hold for the handlers that share the transaction. It runs again in a transaction of its own,
+    and so do its messages from now on."""
 
     def __init__(self) -> None:
         super().__init__(self.__doc__)
@@ -110,6 +125,10 @@ class Unit(Protocol):
     def close(self) -> None:
         """Give the connection back; a broken one is thrown away."""
 
+    def distrust(self) -> None:
+        """The connection is not to be used again after ``close``, as far as Relevo opened it: something failed on it,
+        and what a handler left there may be why."""
+
     def sever(self) -> bool:
         """From the event loop, while a thread or task waits for an answer in one of the calls above: end the
         connection, so that it is found lost. Whether that was possible. Does not wait."""
@@ -149,6 +168,7 @@ class AsyncUnit(Protocol):
     async def commit(self, xid: str | None = None) -> None: ...
     async def rollback(self) -> None: ...
     async def close(self) -> None: ...
+    def distrust(self) -> None: ...
     def sever(self) -> bool: ...
     def waits_for_pool(self) -> bool: ...
     def waits(self, quiet_s: float) -> bool: ...
@@ -221,6 +241,9 @@ class InThread:
 
     async def close(self) -> None:
         self._unit.close()
+
+    def distrust(self) -> None:
+        self._unit.distrust()
 
     def sever(self) -> bool:
         return self._unit.sever()

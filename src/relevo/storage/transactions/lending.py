@@ -29,9 +29,14 @@ class Lender:
     """Relevo opened them, and uses them again."""
 
 
-def own(connect: Callable[[], Any], end: Callable[[Any], Any] = lambda connection: connection.close()) -> Lender:
+def own(
+    connect: Callable[[], Any],
+    end: Callable[[Any], Any] = lambda connection: connection.close(),
+    idles: Callable[[Any], bool] = lambda connection: True,
+) -> Lender:
     """Keeps what ``connect`` opened for the next unit. As many as units run at once; the engine bounds those. ``end``
-    closes one, and waits for no answer without bound."""
+    closes one, and waits for no answer without bound. ``idles``: whether nothing uses it: a handler that kept its
+    ``tx`` may go on with it after its transaction."""
     idle: deque[Any] = deque()
     closed = False
 
@@ -41,11 +46,14 @@ def own(connect: Callable[[], Any], end: Callable[[Any], Any] = lambda connectio
                 connection = idle.pop()  # atomic: used by several threads
             except IndexError:
                 return connect()
-            if not getattr(connection, "closed", False):
+            if getattr(connection, "closed", False):
+                continue
+            if idles(connection):
                 return connection
+            sever(connection)
 
     def release(connection: Any, broken: bool) -> Any:
-        if broken:
+        if broken and _lost(connection):
             forget()
         if broken or closed:
             return end(connection)
@@ -67,6 +75,12 @@ def own(connect: Callable[[], Any], end: Callable[[Any], Any] = lambda connectio
         return [result for result in results if isawaitable(result)]
 
     return Lender(acquire, release, close, forget=forget, keeps=True)
+
+
+def _lost(connection: Any) -> bool:
+    """Closed, by whomever. (asyncpg has a method for it.)"""
+    asks = getattr(connection, "is_closed", None)
+    return bool(asks() if callable(asks) else getattr(connection, "closed", False))
 
 
 def pooled(pool: Any) -> Lender:

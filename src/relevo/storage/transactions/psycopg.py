@@ -16,19 +16,15 @@ from typing import Any
 from relevo.bounds import ANSWER_S, CONNECT_S
 from relevo.clients.conninfo import connecting
 from relevo.clients.sqlstate import sqlstates
-from relevo.errors import ConfigError, MissingExtraError, MisuseError
+from relevo.errors import MissingExtraError, MisuseError
 from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.settings import DatabaseSettings
-from relevo.storage.handles import CallerHandle, handle_for
 from relevo.storage.transactions import pipelining
-from relevo.storage.transactions.base import DIVISION_BY_ZERO, MISUSE, OPEN, committing, wrong_kind
+from relevo.storage.transactions.base import DIVISION_BY_ZERO, MISUSE, committing
 from relevo.storage.transactions.commands import acommand, command
 from relevo.storage.transactions.lending import Lender, own, resolved
-from relevo.storage.transactions.severing import exhausted, sever
-from relevo.storage.transactions.status import still_open
-from relevo.storage.transactions.waiting import waits
-from relevo.storage.transactions.watching import PsycopgWatch, Watch
+from relevo.storage.transactions.psycopg_watched import Watched
 
 
 class PsycopgTransactions:
@@ -74,88 +70,14 @@ def opened(settings: DatabaseSettings, *, is_async: bool) -> PsycopgTransactions
     if not settings.prepared_statements:
         options["prepare_threshold"] = None
     pooler = not settings.prepared_statements
-    return PsycopgTransactions(own(lambda: kind(**options)), is_async=is_async, pooler=pooler)
+    return PsycopgTransactions(own(lambda: kind(**options), idles=_idles), is_async=is_async, pooler=pooler)
 
 
-class _Watched:
-    """What the blocking and the asynchronous unit share."""
-
-    def __init__(self, lender: Lender, many: bool = False) -> None:
-        self._lender = lender
-        self._many = many
-        self._watch = Watch(many=many)
-        self._on: PsycopgWatch | None = None
-        self._connection: Any = None
-        self._pipeline: Any = None
-        self._handle: CallerHandle | None = None
-
-    bypassed = False
-
-    @property
-    def misused(self) -> bool:
-        return self._watch.ended
-
-    @property
-    def broken(self) -> bool:
-        return self._connection is not None and bool(self._connection.closed)
-
-    def sever(self) -> bool:
-        return sever(self._connection)
-
-    def waits_for_pool(self) -> bool:
-        return self._connection is None and exhausted(self._lender.source)
-
-    def waits(self, quiet_s: float) -> bool:
-        return waits(self._connection, quiet_s)
-
-    def _took(self, connection: Any, kind: Any) -> None:
-        """Raises ``ConfigError`` for what is no connection of this ``kind``, or in use."""
-        if not isinstance(connection, kind):
-            raise wrong_kind(connection, f"a psycopg {kind.__name__}")
-        self._connection = connection
-        self._handle = handle_for(connection)
-        if connection.pgconn.transaction_status:  # not idle
-            raise ConfigError(OPEN)
-
-    def _enter(self) -> object:
-        if self._on is None:
-            self._on = PsycopgWatch(self._connection, self._watch)
-            self._on.put_on()
-            if self._many:
-                pipelining.watch(self._connection)
-        return self._connection
-
-    def _leave(self) -> None:
-        if not self._many:
-            self._lift()
-        self._watch.check()
-        if self._connection._num_transactions:  # a conn.transaction() block that was entered and never left
-            self._watch.lasts = True
-            raise MisuseError(MISUSE)
-        if self._pipeline is None:
-            still_open(self._connection)
-
-    def _lift(self) -> None:
-        if self._on is not None:
-            if self._many:
-                pipelining.unwatch(self._connection)
-            self._on.lift()
-            self._on = None
-
-    def _synced(self) -> None:
-        pipelining.check(self._connection)
-        self._watch.check()
-        still_open(self._connection)
-
-    def _took_back(self) -> tuple[Any, bool]:
-        """The connection to be given back, and whether it must not be used again: what a handler set for the session
-        would hold for other messages."""
-        self._lift()
-        connection, self._connection, self._handle = self._connection, None, None
-        return connection, connection is not None and (bool(connection.closed) or self._watch.lasts)
+def _idles(connection: Any) -> bool:
+    return not connection.pgconn.transaction_status
 
 
-class PsycopgUnit(_Watched):
+class PsycopgUnit(Watched):
     def begin(self) -> None:
         connection = self._lender.acquire()
         self._took(connection, _kinds()[0])
@@ -207,6 +129,7 @@ class PsycopgUnit(_Watched):
             with suppress(Exception):  # what failed in a pipeline is told again when it ends
                 self._leave_pipeline()
             try:
+                self._refuse_active()
                 self._connection.rollback()
             except Exception:  # noqa: BLE001 - the connection is thrown away, and the server rolls back
                 self._connection.close()
@@ -217,7 +140,7 @@ class PsycopgUnit(_Watched):
             self._lender.release(connection, unusable)
 
 
-class AsyncPsycopgUnit(_Watched):
+class AsyncPsycopgUnit(Watched):
     async def begin(self) -> None:
         connection = self._lender.acquire()
         if isawaitable(connection):
@@ -271,6 +194,7 @@ class AsyncPsycopgUnit(_Watched):
             with suppress(Exception):  # what failed in a pipeline is told again when it ends
                 await self._leave_pipeline()
             try:
+                self._refuse_active()
                 await self._connection.rollback()
             except Exception:  # noqa: BLE001 - the connection is thrown away, and the server rolls back
                 await self._connection.close()

@@ -42,6 +42,19 @@ class OnEngine:
     _engine: Any
     _connection: Any
     _driver: Any
+    _guard: Any
+    _owned: bool
+    _distrusted = False
+
+    def distrust(self) -> None:
+        self._distrusted = True
+
+    def _ends_with(self, connection: Any) -> bool:
+        """Whether ``connection`` is not used again. What lies in an application's pool is the application's to reset;
+        but SQLite's may refuse each statement of Relevo's from now on, and costs little to open."""
+        if self._distrusted:
+            return self._owned or bool(connection.dialect.name == "sqlite")
+        return self._owned and self._guard is not None and bool(self._guard.lasts)
 
     def sever(self) -> bool:
         return sever(self._driver)

@@ -17,10 +17,9 @@ from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles.sqlalchemy import ConnectionHandle
 from relevo.storage.transactions.base import MISUSE
-from relevo.storage.transactions.sessions import ENDING, begin_on, close, commit, flush, opened, prove_on, undo
+from relevo.storage.transactions.guarding import Guard, leave
+from relevo.storage.transactions.sessions import begin_on, close, commit, opened, prove_on, undo
 from relevo.storage.transactions.severing import OnEngine, disposed
-from relevo.storage.transactions.status import still_open
-from relevo.storage.transactions.watching import Watch, driver_watch
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -51,8 +50,8 @@ class SqlalchemyTransactions:
 
     def unit(self, *, many: bool = False) -> SqlalchemyUnit | AsyncSqlalchemyUnit:
         if self.is_async:
-            return AsyncSqlalchemyUnit(self._engine, self._make_session, many)
-        return SqlalchemyUnit(self._engine, self._make_session, many)
+            return AsyncSqlalchemyUnit(self._engine, self._make_session, many, self._owned)
+        return SqlalchemyUnit(self._engine, self._make_session, many, self._owned)
 
     def forget_idle(self) -> None:
         if self._owned:
@@ -63,85 +62,18 @@ class SqlalchemyTransactions:
             await disposed(self._engine)
 
 
-class _Guard:
-    """Watches one connection, and what the handler got on it, while the handler runs."""
-
-    def __init__(self, connection: Connection, many: bool) -> None:
-        from sqlalchemy import event
-
-        self._connection = connection
-        self._event = event
-        self._watch = Watch(many=many, may_roll_back=True)
-        event.listen(connection, "commit", self._on_commit)
-        event.listen(connection, "rollback", self._on_rollback)
-        event.listen(connection, "before_cursor_execute", self._on_execute)
-        self._driver = driver_watch(connection.connection.driver_connection, self._watch)
-        if self._driver is not None:
-            self._driver.put_on()
-        self._session: Any = None
-        self._begun: object = None
-
-    @property
-    def misused(self) -> bool:
-        """Whether the handler tried to end the transaction. (What a failed flush rolls back is its own error.)"""
-        return self._watch.ended or self._connection.closed
-
-    def watch(self, session: Any) -> None:
-        """Of a session that was not used yet no event comes: its methods refuse too."""
-        self._session = session
-        inner = getattr(session, "sync_session", None)
-        self._begun = (inner or session).get_transaction()
-        for name in ENDING:
-            awaited = inner is not None and name != "begin"
-            setattr(session, name, self._watch.arefuse if awaited else self._watch.refuse)
-
-    def let_go(self) -> None:
-        """The handler is done with its session."""
-        session, self._session = self._session, None
-        if session is None:
-            return
-        for name in ENDING:
-            vars(session).pop(name, None)
-        if getattr(session, "sync_session", session).get_transaction() is not self._begun:
-            self._watch.ended = True
-
-    def lift(self) -> None:
-        self.let_go()
-        if self._driver is not None:
-            self._driver.lift()
-        if self._event.contains(self._connection, "commit", self._on_commit):
-            self._event.remove(self._connection, "commit", self._on_commit)
-            self._event.remove(self._connection, "rollback", self._on_rollback)
-            self._event.remove(self._connection, "before_cursor_execute", self._on_execute)
-
-    def check(self) -> None:
-        """Raise unless the transaction is the one that began, and can be committed."""
-        self.let_go()
-        if self._connection.closed:
-            raise MisuseError(MISUSE)
-        self._watch.check()
-        if still_open(self._connection.connection.driver_connection) is None:
-            self._connection.exec_driver_sql("select 1")  # an aborted transaction raises here, and not at the commit
-
-    def _on_commit(self, _: Connection) -> None:
-        self._watch.refuse()
-
-    def _on_rollback(self, _: Connection) -> None:
-        self._watch.rolled_back = True
-
-    def _on_execute(self, connection: object, cursor: object, statement: str, *_: object) -> None:
-        self._watch.look(statement)
-
-
 class SqlalchemyUnit(OnEngine):
-    def __init__(self, engine: Engine, make_session: MakeSession | None, many: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, make_session: MakeSession | None, many: bool = False, owned: bool = False
+    ) -> None:
         self._engine = engine
         self._make_session = make_session
         self._many = many
+        self._owned = owned
         self._connection: Connection | None = None
         self._driver: Any = None
         self._sessions: list[Session] = []
-        self._guard: _Guard | None = None
+        self._guard: Guard | None = None
 
     def begin(self) -> None:
         self._connection = self._engine.connect()
@@ -159,7 +91,7 @@ class SqlalchemyUnit(OnEngine):
 
     def enter(self) -> object:
         assert self._connection is not None
-        self._guard = self._guard or _Guard(self._connection, self._many)
+        self._guard = self._guard or Guard(self._connection, self._many)
         if self._make_session is None:
             return self._connection
         session = opened(self._make_session, self._connection, self._connection, self._many)
@@ -194,13 +126,17 @@ class SqlalchemyUnit(OnEngine):
         for session in self._sessions:
             session.close()
         if connection is not None:
+            if self._ends_with(connection):
+                connection.invalidate()
             connection.close()
 
     @property
     def broken(self) -> bool:
         return self._connection is not None and self._connection.invalidated
 
-    bypassed = False
+    @property
+    def bypassed(self) -> bool:
+        return self._guard is not None and self._guard.bypassed
 
     @property
     def misused(self) -> bool:
@@ -208,14 +144,17 @@ class SqlalchemyUnit(OnEngine):
 
 
 class AsyncSqlalchemyUnit(OnEngine):
-    def __init__(self, engine: AsyncEngine, make_session: MakeSession | None, many: bool = False) -> None:
+    def __init__(
+        self, engine: AsyncEngine, make_session: MakeSession | None, many: bool = False, owned: bool = False
+    ) -> None:
         self._engine = engine
         self._make_session = make_session
         self._many = many
+        self._owned = owned
         self._connection: AsyncConnection | None = None
         self._driver: Any = None
         self._sessions: list[AsyncSession] = []
-        self._guard: _Guard | None = None
+        self._guard: Guard | None = None
 
     async def begin(self) -> None:
         self._connection = await self._engine.connect()
@@ -235,7 +174,8 @@ class AsyncSqlalchemyUnit(OnEngine):
     async def enter(self) -> object:
         assert self._connection is not None
         assert self._connection.sync_connection is not None
-        self._guard = self._guard or _Guard(self._connection.sync_connection, self._many)
+        if self._guard is None:
+            self._guard = await self._connection.run_sync(Guard, self._many)
         if self._make_session is None:
             return self._connection
         session = opened(self._make_session, self._connection, self._connection.sync_connection, self._many)
@@ -275,6 +215,8 @@ class AsyncSqlalchemyUnit(OnEngine):
         if self._sessions:
             await self._sessions[0].run_sync(close, [session.sync_session for session in self._sessions])
         if connection is not None:
+            if not connection.closed and self._ends_with(connection):
+                await connection.invalidate()
             await connection.close()
 
     @property
@@ -286,13 +228,3 @@ class AsyncSqlalchemyUnit(OnEngine):
     @property
     def misused(self) -> bool:
         return self._guard is not None and self._guard.misused
-
-
-def leave(_: Connection, session: Session | None, guard: _Guard, many: bool) -> None:
-    """The handler has returned: what is pending goes out, and the transaction must be the one that began."""
-    guard.let_go()
-    if guard.misused:
-        raise MisuseError(MISUSE)
-    if session is not None:
-        flush(session, many)
-    guard.check()

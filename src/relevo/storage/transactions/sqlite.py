@@ -16,7 +16,7 @@ from relevo.ports.database import Dialect
 from relevo.script import Rows
 from relevo.storage.handles import CallerHandle, handle_for
 from relevo.storage.handles.sqlite import SqliteHandle
-from relevo.storage.transactions.base import OPEN, InThread, wrong_kind
+from relevo.storage.transactions.base import NO_WRITE_UNDER_WAY, OPEN, InThread, unread, wrong_kind
 from relevo.storage.transactions.lending import Lender
 from relevo.storage.transactions.status import still_open
 from relevo.storage.transactions.watching import SqliteWatch, Watch
@@ -50,6 +50,7 @@ class SqliteUnit:
         self._watch = Watch(many=many)
         self._on: SqliteWatch | None = None
         self._bypassed = False
+        self._distrusted = False
 
     def begin(self) -> None:
         connection = self._lender.acquire()
@@ -85,6 +86,13 @@ class SqliteUnit:
             self._on.take_back()
         self._watch.check()
         still_open(self._connection)
+        assert self._connection is not None
+        for text in NO_WRITE_UNDER_WAY:
+            try:
+                self._connection.execute(text)
+            except sqlite3.OperationalError as error:
+                self._watch.check()
+                raise unread(error) from error
 
     def _lift(self) -> None:
         on, self._on = self._on, None
@@ -124,7 +132,10 @@ class SqliteUnit:
         self._lift()
         connection, self._connection, self._handle = self._connection, None, None
         if connection is not None:
-            self._lender.release(connection, self._watch.lasts or _closed(connection))
+            self._lender.release(connection, self._distrusted or self._watch.lasts or _closed(connection))
+
+    def distrust(self) -> None:
+        self._distrusted = True
 
     def sever(self) -> bool:
         return False  # a file answers, or its lock's time-out ends

@@ -2,7 +2,8 @@
 
 A handler shares its transaction with Relevo's inbox row, and in a batch with other handlers. A statement that ends the
 transaction is refused before it is sent. A statement that sets state of the transaction or session (``SET LOCAL``,
-``SET ROLE``, ``set_config``) makes its handler run alone, since the state would hold for the handlers behind it.
+``SET ROLE``, ``set_config``, a temporary table, a lock of the session's) makes its handler run alone, since the state
+would hold for the handlers behind it.
 
 The text is split as PostgreSQL splits it: comments, strings, quoted names and dollar quotes are skipped, and every
 statement of a text with several is looked at. What a function does is not in the text.
@@ -26,7 +27,11 @@ class Does(IntFlag):
     LASTS = 4
 
 
-_SUSPICIOUS = re.compile(r"\b(?:commit|end|abort|rollback|begin|start|prepare|set|reset|discard|set_config)\b", re.I)
+_SUSPICIOUS = re.compile(
+    r"\b(?:commit|end|abort|rollback|begin|start|prepare|set|reset|discard|set_config"
+    r"|listen|load|declare|temp|temporary|pg_(?:try_)?advisory_lock(?:_shared)?)\b",
+    re.I,
+)
 _TOKEN = re.compile(
     r"""
       (?P<skip> \s+ | --[^\n]* | [eE]'(?:[^'\\]|''|\\.)*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
@@ -40,6 +45,12 @@ _HIDDEN_STATE = re.compile(r"set_config|\bset\s+(?:local|session|role)\b|\breset
 _WORDS_MAX: Final = 4
 _WITHIN: Final = ("local", "transaction", "constraints")
 """What follows ``SET`` where the state ends with the transaction."""
+_LOCKS: Final = frozenset(
+    ("pg_advisory_lock", "pg_advisory_lock_shared", "pg_try_advisory_lock", "pg_try_advisory_lock_shared")
+)
+"""They hold until they are released, or the session ends; a handler that fails releases nothing."""
+_TOLD: Final = frozenset(("set_config", "true", "false", "hold", "without", "drop", *_LOCKS))
+"""Words that count wherever they stand."""
 
 
 @lru_cache(maxsize=2048)
@@ -78,7 +89,7 @@ def _statements(text: str) -> list[list[str]]:
             word = token["word"].lower()
             if word == "atomic" and found[-1][:1] == ["create"]:
                 break  # the body of an SQL function: its END is no statement
-            if len(found[-1]) < _WORDS_MAX or word == "set_config" or word in ("true", "false"):
+            if len(found[-1]) < _WORDS_MAX or word in _TOLD:
                 found[-1].append(word)
     return found
 
@@ -99,6 +110,8 @@ def _of(words: list[str]) -> Does:
     does = Does.NOTHING
     if "set_config" in words:
         does |= Does.SETS if "true" in words and "false" not in words else Does.SETS | Does.LASTS
+    if not _LOCKS.isdisjoint(words):
+        does |= Does.SETS | Does.LASTS
     match words:
         case ["commit" | "end" | "abort" | "begin", *_] | ["start" | "prepare", "transaction", *_]:
             does |= Does.ENDS
@@ -108,6 +121,14 @@ def _of(words: list[str]) -> Does:
             does |= Does.ENDS
         case ["set", kind, *_]:
             does |= Does.SETS if kind in _WITHIN else Does.SETS | Does.LASTS
-        case ["reset" | "discard", *_]:
+        case ["create", "temp" | "temporary", *_] | ["create", "local" | "global", "temp" | "temporary", *_]:
+            does |= Does.SETS if "drop" in words else Does.SETS | Does.LASTS
+        case ["create", "or", "replace", "temp" | "temporary", *_]:
+            does |= Does.SETS | Does.LASTS
+        case ["declare", *_] if "hold" in words and "without" not in words:
+            does |= Does.SETS | Does.LASTS
+        case ["prepare", *_]:
+            does |= Does.SETS | Does.LASTS
+        case ["reset" | "discard" | "listen" | "load", *_]:
             does |= Does.SETS | Does.LASTS
     return does

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from relevo.errors import MisuseError
-from relevo.storage.transactions.base import MISUSE, AbortedTransactionError
+from relevo.storage.transactions.base import MISUSE, AbortedTransactionError, unread
 
-_IDLE, _IN_TRANSACTION, _IN_ERROR = 0, 2, 3  # libpq's PGTransactionStatusType
+_IDLE, ACTIVE, _IN_TRANSACTION, _IN_ERROR = 0, 1, 2, 3  # libpq's PGTransactionStatusType
 
 
 def still_open(driver_connection: Any) -> bool | None:
     """True: in a transaction that can commit. ``None``: the driver cannot tell whether it was aborted.
 
-    Raises ``MisuseError`` when the transaction was ended, ``AbortedTransactionError`` when the database aborted it (a
-    COMMIT would then be answered with ROLLBACK, and no error).
+    Raises ``MisuseError`` when the transaction was ended, or a statement is under way in it;
+    ``AbortedTransactionError`` when the database aborted it (a COMMIT would be answered with ROLLBACK, and no error).
     """
     info = getattr(driver_connection, "pgconn", None) or getattr(driver_connection, "info", None)
     status = getattr(info, "transaction_status", None)
@@ -23,6 +23,10 @@ def still_open(driver_connection: Any) -> bool | None:
             raise AbortedTransactionError
         if status == _IDLE:
             raise MisuseError(MISUSE)
+        if getattr(driver_connection, "_pipeline", None) is not None:
+            raise unread("pipeline()")
+        if status == ACTIVE:
+            raise unread("its result, or its COPY, is not read to the end")
         return bool(status == _IN_TRANSACTION)
     in_transaction = getattr(driver_connection, "in_transaction", None)
     if isinstance(in_transaction, bool):  # sqlite3, aiosqlite

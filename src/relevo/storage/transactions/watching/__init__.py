@@ -12,7 +12,7 @@ from typing import Any
 
 from relevo.storage.transactions.watching.asyncpg import AsyncpgWatch
 from relevo.storage.transactions.watching.psycopg import PsycopgWatch
-from relevo.storage.transactions.watching.sqlite import SqliteWatch
+from relevo.storage.transactions.watching.sqlite import AiosqliteWatch, SqliteWatch
 from relevo.storage.transactions.watching.watch import DriverWatch, Watch
 
 __all__ = ["AsyncpgWatch", "DriverWatch", "PsycopgWatch", "SqliteWatch", "Watch", "driver_watch"]
@@ -32,4 +32,5 @@ _BY_PACKAGE: dict[tuple[str, str], Callable[[Any, Watch], DriverWatch]] = {
     ("psycopg", "AsyncConnection"): lambda connection, watch: PsycopgWatch(connection, watch, ("commit",)),
     ("asyncpg", "Connection"): lambda connection, watch: AsyncpgWatch(connection, watch, may_close=True),
     ("sqlite3", "Connection"): SqliteWatch,
+    ("aiosqlite", "Connection"): AiosqliteWatch,
 }

@@ -26,6 +26,9 @@ class AsyncpgWatch:
             _watches[id(connection)] = self.watch
             connection.__class__ = _watched(base, self._may_close)
 
+    def holds(self) -> bool:
+        return True
+
     def lift(self) -> None:
         base, self._base = self._base, None
         if base is not None:
@@ -49,6 +52,18 @@ def _watched(base: Any, may_close: bool) -> type:
         async def _get_statement(self, query: str, *arguments: Any, **options: Any) -> Any:
             _watches[id(self)].look(query)
             return await base._get_statement(self, query, *arguments, **options)
+
+        async def set_type_codec(self, *arguments: Any, **options: Any) -> None:
+            _watches[id(self)].keep()
+            await base.set_type_codec(self, *arguments, **options)
+
+        async def set_builtin_type_codec(self, *arguments: Any, **options: Any) -> None:
+            _watches[id(self)].keep()
+            await base.set_builtin_type_codec(self, *arguments, **options)
+
+        async def reset_type_codec(self, *arguments: Any, **options: Any) -> None:
+            _watches[id(self)].keep()
+            await base.reset_type_codec(self, *arguments, **options)
 
         async def close(self, *, timeout: float | None = None) -> None:
             if not may_close:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from typing import Any, Final
 
 from relevo.storage.transactions.watching.watch import Watch
 
@@ -14,6 +14,13 @@ _LOOKS: Final = frozenset(
     )
 )
 """Pragmas whose argument sets nothing."""
+_LASTS: Final = frozenset(
+    (
+        *(sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_CREATE_TEMP_TABLE),
+        *(sqlite3.SQLITE_CREATE_TEMP_INDEX, sqlite3.SQLITE_CREATE_TEMP_TRIGGER, sqlite3.SQLITE_CREATE_TEMP_VIEW),
+    )
+)
+"""What stays on the connection, and would be in the way of the next message's handler."""
 
 
 class SqliteWatch:
@@ -29,7 +36,7 @@ class SqliteWatch:
         self._is_on = False
 
     def put_on(self) -> None:
-        self._connection.set_authorizer(self._authorize)
+        self._connection.set_authorizer(self.authorize)
         self._is_on = True
 
     def holds(self) -> bool:
@@ -64,9 +71,10 @@ class SqliteWatch:
             self._is_on = False
             self.take_back(last=True)
 
-    def _authorize(self, action: int, operation: str | None, value: str | None, *_: object) -> int:
+    def authorize(self, action: int, operation: str | None, value: str | None, *_: object) -> int:
         if action != sqlite3.SQLITE_TRANSACTION:
-            if action == sqlite3.SQLITE_PRAGMA and value is not None and operation not in _LOOKS:
+            sets = action == sqlite3.SQLITE_PRAGMA and value is not None and operation not in _LOOKS
+            if sets or action in _LASTS:
                 self.watch.lasts = True
                 self.watch.sets = self.watch.many
             return sqlite3.SQLITE_OK
@@ -75,3 +83,30 @@ class SqliteWatch:
             return sqlite3.SQLITE_OK
         self.watch.ended = True
         return sqlite3.SQLITE_DENY
+
+
+class AiosqliteWatch:
+    """On aiosqlite's connection, below SQLAlchemy's asynchronous ones. The authorizer stays until the next one, and
+    lets all pass once it is lifted: only the connection's own thread can put it on."""
+
+    def __init__(self, connection: Any, watch: Watch) -> None:
+        self.watch = watch
+        self._connection = connection
+        self._judge = SqliteWatch(connection._conn, watch)
+        self._is_on = False
+
+    def put_on(self) -> None:
+        """Within SQLAlchemy's ``run_sync``."""
+        from sqlalchemy.util import await_only
+
+        self._is_on = True
+        await_only(self._connection._execute(self._connection._conn.set_authorizer, self._authorize))
+
+    def holds(self) -> bool:
+        return True
+
+    def lift(self) -> None:
+        self._is_on = False
+
+    def _authorize(self, action: int, *about: Any) -> int:
+        return self._judge.authorize(action, *about) if self._is_on else sqlite3.SQLITE_OK

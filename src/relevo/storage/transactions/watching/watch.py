@@ -42,6 +42,13 @@ class Watch:
             self.sets = True
             raise StateError
 
+    def keep(self) -> None:
+        """State that outlives the transaction is set by a method."""
+        self.lasts = True
+        if self.many:
+            self.sets = True
+            raise StateError
+
     def refuse(self, *_: object, **__: object) -> Any:
         self.ended = True
         raise MisuseError(MISUSE)
@@ -67,5 +74,7 @@ class DriverWatch(Protocol):
     def watch(self) -> Watch: ...
 
     def put_on(self) -> None: ...
+
+    def holds(self) -> bool: ...  # false: the handler removed it; true where that is not known
 
     def lift(self) -> None: ...  # the connection is as before; may be called twice
