@@ -165,7 +165,7 @@ PARKS = ("held.advance", "held.remove_message")
 write elsewhere is due to what the handler did, and parks the message as its policy says."""
 CONFLICTS = {"40001", "40P01", "55P03"}
 """Of a transaction that met another one: it runs again, and the process stays ready."""
-MEETS = ("held.lock_key_soon", "inbox.insert_soon")
+MEETS = ("held.lock_key_soon", "inbox.bound_idle", "inbox.insert_soon")
 """Executed before the handler, where processes meet; what conflicts again and again is counted, and parks."""
 HIDDEN = ("partition.prove",)
 """Executed once in the life of a table, when its first partition is cut, so a world cannot have it fail again."""

@@ -212,6 +212,8 @@ def said(records: list[logging.LogRecord], name: str, fault: str) -> bool:
         text = record.getMessage()
         if name == "groups.lag" and fault in ("never", "late") and "the lag is not known: no answer in time" in text:
             return True
+        if name in AT_STOPS and fault in ("never", "late") and "could not be told what went back" in text:
+            return True
         if name in AT_ENDS and fault in ("never", "late") and "left to expire" in text:
             return True
         if record.levelno >= logging.INFO and name in text and (fault not in STATES or fault in text):
