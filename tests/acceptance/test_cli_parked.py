@@ -11,6 +11,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from relevo.cli.parked.one import find
+from relevo.clients import database_for
+from relevo.errors import RefusedError
+from relevo.ops.parked import Operator, drop_one
+from relevo.ops.parked_edit import edit
+from relevo.storage.parking import Selection
 from tests.support.cli import Cli
 from tests.support.consumers import effects, inbox, order
 from tests.support.parking import drain_at_consumer, park_at_consumer, park_at_relay
@@ -209,6 +215,23 @@ async def test_edit(store: Store, parked: Any, tmp_path: Path) -> None:
     await drain_at_consumer(store, broker, set())
     assert [number for number in effects(store) if number in (5, 2, 3)] == [5, 2, 3]
     assert [number for number in effects(store) if number in (15, 11)] == [15, 11]
+
+
+@pytest.mark.parametrize("outcome", ["skipped", "discarded"])
+async def test_a_message_that_was_edited_while_somebody_was_asked_about_it(store: Store, outcome: Any) -> None:
+    """Ann is asked whether to drop a message, bob corrects it, ann says yes: the correction stays, and nothing is
+    written in ann's name."""
+    await park_at_consumer(store, ARRIVALS, BAD)
+    database = database_for(store.settings)
+    try:
+        key, asked = await find(database, Selection(consumer="billing", key=b"a"))
+        new = await edit(database, key, asked, b'{"order_id": 5}', Operator("bob", "typo"), bytes_max=10_000)
+        with pytest.raises(RefusedError, match="not as it was: look again"):
+            await drop_one(database, key, asked, Operator("ann", "cancelled"), outcome)
+    finally:
+        await database.aclose()
+    assert ids(store)[5] == str(new.event_id)
+    assert audits(store) == [("parked.edit", "bob", "typo", 1)]
 
 
 async def test_a_key_being_drained_is_left_alone(store: Store, parked: Any) -> None:
