@@ -1,5 +1,5 @@
-"""A relay on SQLite waits out what the library raises: locked, full, read-only, a broken disk. It says so, is unready
-meanwhile, and goes on by itself."""
+"""A relay and a consumer on SQLite wait out what the library raises: locked, full, read-only, a broken disk. They say
+so, are unready meanwhile, and go on by themselves."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from typing import Any
 
 import pytest
 
-from relevo import Outbox, Relay
+from relevo import Consumer, Event, Outbox, Relay
 from relevo.clients import sqlite as client
 from relevo.clients.sqlite import SqliteDatabase
+from relevo.consumer import ConsumerRunner
+from relevo.effects import EffectRequest, Registry, effect, once
 from relevo.settings import BrokerSettings, RelaySettings, Settings
+from relevo.storage.transactions.sqlite import SqliteUnit
+from tests.support.consumers import effects, held, insert, make_effects, order
+from tests.support.consumers import settings_for as consumer_settings
 from tests.support.events import OrderPlaced
+from tests.support.fake_subscription import FakeBroker
 from tests.support.relays import Store, sqlite_store
 from tests.support.waiting import eventually
 
@@ -58,7 +64,8 @@ def busy(databases: list[SqliteDatabase], path: Path, patch: pytest.MonkeyPatch)
 
 
 def raising(code: int) -> Fault:
-    """Every statement that writes raises as the library does for ``code``, which no test can bring about for real."""
+    """Every statement of Relevo's, also in handlers' transactions, raises as the library does for ``code``, which no
+    test can bring about for real."""
 
     @contextlib.contextmanager
     def fault(databases: list[SqliteDatabase], path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -72,7 +79,17 @@ def raising(code: int) -> Fault:
                 raise error
             return usual(database, connection, statement)
 
+        in_handlers = SqliteUnit.execute
+
+        def execute_there(unit: SqliteUnit, sql: str, params: Any) -> Any:
+            if on.is_set():
+                error = sqlite3.OperationalError("injected")
+                error.sqlite_errorcode = code
+                raise error
+            return in_handlers(unit, sql, params)
+
         patch.setattr(SqliteDatabase, "_execute", execute)
+        patch.setattr(SqliteUnit, "execute", execute_there)
         yield
         on.clear()
 
@@ -87,20 +104,30 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-async def test_a_relay_on_sqlite(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    databases: list[SqliteDatabase] = []
+@pytest.fixture
+def databases(monkeypatch: pytest.MonkeyPatch) -> list[SqliteDatabase]:
+    """All that are opened, with a short time-out for the lock."""
+    found: list[SqliteDatabase] = []
     connect = SqliteDatabase._connect
 
     def connected(database: SqliteDatabase) -> sqlite3.Connection:
-        databases.append(database)
+        found.append(database)
         return connect(database)
 
     monkeypatch.setattr(SqliteDatabase, "_connect", connected)
     monkeypatch.setattr(client, "BUSY_TIMEOUT_MS", 500)
+    return found
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_relay_on_sqlite(
+    fault: str,
+    databases: list[SqliteDatabase],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     path = tmp_path / "app.db"
     store = sqlite_store(path)
     settings = Settings(
@@ -132,3 +159,57 @@ def add(store: Store, number: int) -> None:
         connection.execute("begin immediate")
         Outbox().add(connection, OrderPlaced(number))
         connection.commit()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_consumer_with_effects_on_sqlite(
+    fault: str,
+    databases: list[SqliteDatabase],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What arrives meanwhile waits: each message is handled once, in the order of its key, none is parked, and each act
+    is performed once."""
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "app.db"
+    store = sqlite_store(path)
+    make_effects(store)
+    charged: list[str] = []
+
+    @effect("charge", registry=Registry())
+    def charge(request: EffectRequest) -> None:
+        charged.append(request.key)
+
+    billing = Consumer("billing", ["shop.order"])
+
+    @billing.on(OrderPlaced)
+    def handle(event: Event[OrderPlaced], tx: sqlite3.Connection) -> None:
+        insert(tx, event.data.order_id)
+        once(tx, charge, key=event.data.order_id)
+
+    broker = FakeBroker()
+    runner = ConsumerRunner(billing, consumer_settings(store, lease_s=3.0), broker=broker, effects=[charge])
+    task = asyncio.create_task(runner.run())
+
+    def done(count: int) -> bool:
+        return len(effects(store)) >= count and len(charged) >= count and runner.health().ready
+
+    try:
+        broker.append(*(order(number, f"k{number % 3}") for number in range(10)))
+        await eventually(lambda: done(10), what="it works", timeout_s=20)
+        caplog.clear()
+        with FAULTS[fault](databases, path, monkeypatch):
+            broker.append(*(order(number, f"k{number % 3}") for number in range(10, 20)))
+            await eventually(lambda: not runner.health().ready, what="it is unready", timeout_s=30)
+            assert runner.health().problems and runner.health().live and not task.done()
+            assert [record for record in caplog.records if record.levelno >= logging.WARNING], "it says so"
+        broker.append(*(order(number, f"k{number % 3}") for number in range(20, 30)))
+        await eventually(lambda: done(30), what="it goes on", timeout_s=40)
+        assert not task.done() and held(store) == []
+    finally:
+        runner.stop()
+        await task
+    of_key = [[number for number in effects(store) if number % 3 == key] for key in range(3)]
+    assert of_key == [list(range(key, 30, 3)) for key in range(3)]
+    assert sorted(map(int, charged)) == list(range(30))
