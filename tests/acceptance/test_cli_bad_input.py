@@ -6,6 +6,8 @@ import os
 import shutil
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -233,3 +235,16 @@ def _sabotaged(folder: Path) -> Path:
         "import relevo.ops.init as init\ndef broken(*args, **more): 1 / 0\ninit.write_settings = broken\n"
     )
     return folder / "sabotage"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["status"], ["migrate", "--sql"]])
+def test_output_that_cannot_be_written(relevo: Cli, tmp_path: Path, arguments: list[str]) -> None:
+    """A full disk is told as one, and is no bug of Relevo's."""
+    database = _database(f"sqlite:///{tmp_path}/app.db")
+    assert relevo("migrate", env=database).code == 0
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "relevo", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=os.environ | database)
+    assert done.returncode == 1
+    assert done.stderr.startswith("relevo: No space left on device: output or a file cannot be written")

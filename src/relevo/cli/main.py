@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -26,7 +27,7 @@ COMMANDS = {
     "status": ("relevo.cli.status", "What is pending, who works, what is paused or held."),
     "parked": ("relevo.cli.parked", "Held keys: list, show, redrive, skip, discard, edit."),
     "jobs": ("relevo.cli.jobs", "Long acts of operators: list them, end one for good."),
-    "source": ("relevo.cli.source", "How the outbox is read: move between 'mark' and 'log' under load."),
+    "source": ("relevo.cli.source", "How the outbox is read: move between 'mark', 'log' and 'wal'."),
     "groups": ("relevo.cli.groups", "Consumers that read the outbox without a broker: list groups, drop one."),
     "slot": ("relevo.cli.slot", "The replication slot of the source 'wal': create, check, recover, drop."),
     "pause": ("relevo.cli.pause", "Stop a destination, topic, consumer, lane or key, and say why."),
@@ -38,6 +39,7 @@ COMMANDS = {
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @click.group(cls=LazyGroup, commands_by_name=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -73,6 +75,12 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as error:  # noqa: BLE001  the last resort, for errors that nobody expected
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            where = f" ({error.filename})" if error.filename else ""
+            told = (
+                f"{error.strerror}: output or a file cannot be written{where}. What the command did before stays done"
+            )
+            return _fail(told, EXIT_FAILED, arguments)
         name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         first_line = str(error).partition("\n")[0]
         return _fail(f"unexpected {name}: {first_line}. Run again with --debug to see where", EXIT_FAILED, arguments)
