@@ -83,7 +83,7 @@ async def test_there_and_back(place: tuple[Store, str], tmp_path: Path) -> None:
     done = relevo("publish", "--to-dlq", "--consumer", consumer, "--yes", "--create-topics", "--as", "ann")
     assert done.code == 0 and "published: 1 key with 3 messages" in done.err, done
     assert store.query("select count(*) from relevo_held_key") == [(0,)]
-    assert [inbox(store)[message.event_id] for message in parked] == ["discarded"] * 3
+    assert [inbox(store)[message.event_id] for message in parked] == ["skipped"] * 3
     assert store.query("select action, actor, count from relevo_audit") == [("parked.publish", "ann", 3)]
 
     found = await read(url, letters, 3)
@@ -107,6 +107,32 @@ async def test_there_and_back(place: tuple[Store, str], tmp_path: Path) -> None:
     await drain(store, broker, declared)
     assert effects(store) == [2, 1, 3, 4]
     assert "is empty" in relevo(*back[:-1], "8", "--yes").err
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_what_was_discarded_stays_so_unless_that_is_asked_for(
+    place: tuple[Store, str], tmp_path: Path, asked: bool
+) -> None:
+    """One of three letters is of a message that somebody discarded, or replaced by an edit, which writes the same."""
+    store, url = place
+    consumer = "billing" + secrets.token_hex(3)
+    _, parked = await park(store, consumer)
+    cli = Cli(tmp_path)
+    env = {"RELEVO_DATABASE_URL": store.url, "RELEVO_BROKER_URL": url}
+    moved = ("parked", "publish", "--to-dlq", "--consumer", consumer, "--yes", "--create-topics")
+    assert cli(*moved, env=env).code == 0
+    given_up = parked[1].event_id
+    store.do(f"update relevo_inbox set outcome = 'discarded' where event_id = '{given_up}'")
+    back = ["parked", "from-dlq", "--consumer", consumer, "--topic", "shop.order", "--wait", "20", "--yes"]
+    done = cli(*back, *(["--discarded"] if asked else []), env=env)
+    held = {str(row[0]) for row in store.query("select event_id from relevo_held_message")}
+    if asked:
+        assert "brought back: 3 messages" in done.err and "left out" not in done.err
+        assert held == {str(message.event_id) for message in parked}
+    else:
+        assert "brought back: 2 messages; 1 message left out, discarded or replaced by an edit" in done.err
+        assert held == {str(message.event_id) for message in parked} - {str(given_up)}
+        assert inbox(store)[given_up] == "discarded"
 
 
 async def drain(store: Store, broker: FakeBroker, declared: Any) -> None:

@@ -121,8 +121,11 @@ async def test_for_ever_means_for_ever(store: Store, database: Database) -> None
 
 async def test_the_inbox_outside_its_window_goes(store: Store, database: Database) -> None:
     """Of two consumers: old rows go, whatever kind of id they have; young ones stay, and so does an old one whose
-    message is still held."""
+    message is still held, or was discarded: no replay and no redelivery may bring that one back."""
     old, young, foreign_old, foreign_young, held = uuid7_at(30), uuid7(), uuid4(), uuid4(), uuid7_at(29)
+    discarded = uuid7_at(31)
+    store.do(f"insert into relevo_inbox (consumer, event_id, outcome) values ('billing', '{discarded}', 'discarded')")
+    age(store, "relevo_inbox", "processed_at", 31, f"event_id = '{discarded}'")
     for consumer in ("billing", "mail"):
         for event_id in (old, young, foreign_old, foreign_young, held):
             store.do(f"insert into relevo_inbox (consumer, event_id) values ('{consumer}', '{event_id}')")
@@ -142,6 +145,7 @@ async def test_the_inbox_outside_its_window_goes(store: Store, database: Databas
         ("billing", young),
         ("billing", foreign_young),
         ("billing", held),
+        ("billing", discarded),
         ("mail", young),
         ("mail", foreign_young),
     }

@@ -40,12 +40,13 @@ EMPTY = Waiting(0, 0)
 @dataclass(slots=True)
 class Returned:
     """``queued`` for their keys; ``redriven``: copies of what was still parked, so that its key drains; ``known``:
-    processed since, so left alone. ``strange``: parked, since Relevo did not put them there. ``left``: what stands
-    there at the end."""
+    processed since, so left alone. ``given_up``: discarded or replaced by an edit, so left alone. ``strange``: parked,
+    since Relevo did not put them there. ``left``: what stands there at the end."""
 
     queued: int = 0
     redriven: int = 0
     known: int = 0
+    given_up: int = 0
     strange: int = 0
     left: Waiting = EMPTY
 
@@ -70,6 +71,7 @@ async def bring_back(
     most: int,
     wait_s: float,
     home: tuple[str, str] | None = None,
+    discarded: bool = False,
 ) -> Returned:
     """Queue what stands in the dead-letter topic for its key again, and settle it there.
 
@@ -78,6 +80,7 @@ async def bring_back(
 
     A message that Relevo did not put there says not where it belongs. ``home``: the consumer and topic for which it is
     parked, with its reason; without it, such a message raises ``RefusedError`` when those before it are brought back.
+    What somebody discarded, or replaced by an edit, stays so: its letter is spent. ``discarded``: it comes back too.
     """
     returned = Returned()
     count = empty = 0
@@ -94,7 +97,7 @@ async def bring_back(
         deadline = asyncio.get_running_loop().time() + wait_s
         letters, refused = _read(deliveries, home)
         if letters:
-            await database.run(_back(letters, operator, returned))
+            await database.run(_back(letters, operator, returned, discarded))
             probe("parked.brought_back")
             await subscription.settle([letter.delivery for letter in letters])
             await subscription.flush()
@@ -147,13 +150,13 @@ def _strange(delivery: Delivery, home: tuple[str, str], problem: str) -> _Letter
     return _Letter(delivery, id, message, delivery.shard, None, clean(f"not a dead letter of Relevo: {problem}"))
 
 
-def _back(letters: Sequence[_Letter], operator: Operator, returned: Returned) -> Script[None]:
+def _back(letters: Sequence[_Letter], operator: Operator, returned: Returned, discarded: bool) -> Script[None]:
     fates: Counter[str] = Counter()
     ids = []
     for letter in letters:
-        fate = yield from _one(letter)
+        fate = yield from _one(letter, discarded)
         fates[fate] += 1
-        if fate != "known":
+        if fate not in ("known", "given up"):
             ids.append(str(letter.message.event_id))
     if ids:
         act = Act("parked.from-dlq", operator.actor, operator.reason, {"topic": letters[0].delivery.message.topic})
@@ -162,16 +165,19 @@ def _back(letters: Sequence[_Letter], operator: Operator, returned: Returned) ->
     returned.redriven += fates["redriven"]
     returned.strange += fates["strange"]
     returned.known += fates["known"]
+    returned.given_up += fates["given up"]
 
 
-def _one(letter: _Letter) -> Script[str]:
+def _one(letter: _Letter, discarded: bool) -> Script[str]:
     id, message = letter.id, letter.message
     if letter.strange is None:
         places = yield from parking.of_event(message.event_id)
         if any((place.consumer, place.topic, place.key) == (id.consumer, id.topic, id.key) for place, _ in places):
             yield from parking.free(id)  # the letter was a copy; what it is a copy of still stands in its key's queue
             return "redriven"
-        yield from inboxing.forget_given_up(id.consumer, message.event_id)
+        if not discarded and (yield from inboxing.find(id.consumer, message.event_id)) == "discarded":
+            return "given up"
+        yield from inboxing.forget_given_up(id.consumer, message.event_id, discarded=discarded)
     why = Why("back from dead letters") if letter.strange is None else Why(letter.strange, "Malformed")
     fate = yield from holding.hold(
         id, message, letter.shard, letter.position, state="parked", why=why, attempts=0, delay_s=None

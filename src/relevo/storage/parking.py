@@ -195,14 +195,15 @@ def drop(
 
 
 def drop_some(id: KeyId, epoch: int, held_seqs: Sequence[int]) -> Script[Done]:
-    """Take these messages out as discarded, if nobody has touched the key since it had ``epoch``. The epoch stays."""
+    """Take these messages out as skipped, so that they may come back, if nobody has touched the key since it had
+    ``epoch``. The epoch stays."""
     found = yield Statement("parked.lock", id.params())
     if not found or found[0][1] != epoch:
         return Gone()
     count = 0
     for held_seq in held_seqs:
         target = {**id.params(), "held_seq": held_seq}
-        yield Statement("parked.forget", {**target, "outcome": "discarded"})
+        yield Statement("parked.forget", {**target, "outcome": "skipped"})
         count += len((yield Statement("parked.drop", target)))
     live = yield Statement("parked.live", id.params())
     return Acted(count, live=bool(live))

@@ -24,16 +24,24 @@ from relevo.runtime.dead_letters import dlq_topic, reader_of
     show_default=True,
     help="Seconds to wait for all shards of the topic, and between two messages.",
 )
+@click.option("--discarded", is_flag=True, help="Also what was discarded, or replaced by an edit.")
 @acting
 @click.pass_obj
 def command(
-    context: CliContext, consumer: str, topic: str, wait_s: float, operator: Operator, dry_run: bool, yes: bool
+    context: CliContext,
+    consumer: str,
+    topic: str,
+    wait_s: float,
+    discarded: bool,
+    operator: Operator,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
     """Bring back what stands in a dead-letter topic: each message is queued for its key and drains in order.
 
     Behind what is held of its key, if there is something. A letter that is a copy of what is still parked redrives that
-    key. A message the consumer processed meanwhile is left alone. One that Relevo did not put there is parked, with
-    its reason.
+    key. A message the consumer processed meanwhile is left alone, and so is one that was discarded or replaced by an
+    edit, unless --discarded is given. One that Relevo did not put there is parked, with its reason.
     """
     settings = context.settings()
 
@@ -55,11 +63,13 @@ def command(
                 return
             confirm(f"Bring back {plural(found, 'message')} of {letters}?", yes=yes)
             done = await parked_back.bring_back(
-                database, subscription, operator, most=found, wait_s=wait_s, home=(consumer, topic)
+                database, subscription, operator, most=found, wait_s=wait_s, home=(consumer, topic), discarded=discarded
             )
         finally:
             await subscription.aclose()
         known = f"; {plural(done.known, 'message')} known as processed" if done.known else ""
+        if done.given_up:
+            known += f"; {plural(done.given_up, 'message')} left out, discarded or replaced by an edit"
         redriven = f"; {plural(done.redriven, 'message')} redriven where parked" if done.redriven else ""
         strange = f"; {plural(done.strange, 'message')} of others parked, see their reasons" if done.strange else ""
         progress(f"brought back: {plural(done.queued, 'message')}{redriven}{known}{strange}")

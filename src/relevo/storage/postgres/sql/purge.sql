@@ -94,13 +94,13 @@ select consumer from names where consumer is not null;
 
 -- name: purge.inbox_count
 with page as materialized (
-  select event_id, generation, processed_at from {inbox}
+  select event_id, generation, processed_at, outcome from {inbox}
   where consumer = cast(:consumer as text)
     and (event_id, generation) > (cast(:after as uuid), cast(:generation as integer))
   order by event_id, generation limit cast(:limit as integer)
 ), last as (select event_id, generation from page order by event_id desc, generation desc limit 1)
 select cast((select event_id from last) as text), (select generation from last), count(*),
-       count(*) filter (where processed_at < to_timestamp(cast(:before_s as double precision))
+       count(*) filter (where processed_at < to_timestamp(cast(:before_s as double precision)) and outcome <> 'discarded'
          and not exists (select from {held_message} m
                          where m.side = 'consumer' and m.consumer = cast(:consumer as text)
                            and m.event_id = page.event_id))
@@ -108,14 +108,14 @@ from page;
 
 -- name: purge.inbox_delete
 with page as materialized (
-  select ctid, event_id, generation, processed_at from {inbox}
+  select ctid, event_id, generation, processed_at, outcome from {inbox}
   where consumer = cast(:consumer as text)
     and (event_id, generation) > (cast(:after as uuid), cast(:generation as integer))
   order by event_id, generation limit cast(:limit as integer)
 ), last as (select event_id, generation from page order by event_id desc, generation desc limit 1), gone as (
   delete from {inbox} where ctid = any (array(
     select p.ctid from page p
-    where p.processed_at < to_timestamp(cast(:before_s as double precision))
+    where p.processed_at < to_timestamp(cast(:before_s as double precision)) and p.outcome <> 'discarded'
       and not exists (select from {held_message} m
                       where m.side = 'consumer' and m.consumer = cast(:consumer as text) and m.event_id = p.event_id)))
   returning 1

@@ -57,13 +57,13 @@ select consumer from names where consumer is not null;
 
 -- name: purge.inbox_count
 with page as materialized (
-  select event_id, generation, processed_at from {inbox}
+  select event_id, generation, processed_at, outcome from {inbox}
   where consumer = :consumer and (event_id, generation) > (:after, :generation)
   order by event_id, generation limit :limit
 )
 select (select event_id from page order by event_id desc, generation desc limit 1),
        (select generation from page order by event_id desc, generation desc limit 1), count(*),
-       coalesce(sum(processed_at < :before_s * 1000 and not exists (
+       coalesce(sum(processed_at < :before_s * 1000 and outcome <> 'discarded' and not exists (
          select 1 from {held_message} m
          where m.side = 'consumer' and m.consumer = :consumer and m.event_id = page.event_id)), 0)
 from page;
@@ -72,6 +72,7 @@ from page;
 delete from {inbox}
 where consumer = :consumer and (event_id, generation) > (:after, :generation)
   and (event_id, generation) <= (:last, :last_generation) and processed_at < :before_s * 1000
+  and outcome <> 'discarded'
   and not exists (select 1 from {held_message} m
                   where m.side = 'consumer' and m.consumer = :consumer and m.event_id = {inbox}.event_id);
 
