@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from relevo.storage.transactions.watching.choices import attributes, copy, restore
+from relevo.storage.transactions.watching.choices import Choices
 from relevo.storage.transactions.watching.watch import Watch
 
 METHODS = ("commit", "rollback", "close")
@@ -19,12 +19,11 @@ class PsycopgWatch:
         self._connection = connection
         self._methods = methods
         self._is_on = False
-        self._chosen: dict[str, Any] = {}
-        self._before: dict[str, Any] = {}
+        self._choices: Choices | None = None
 
     def put_on(self) -> None:
         connection, look = self._connection, self.watch.look
-        self._before = attributes(connection)
+        self._choices = Choices(connection)
         own, prepared = vars(connection), connection._prepared
         kind: Any = type(connection)
         replacement = self.watch.arefuse if _is_async(kind) else self.watch.refuse
@@ -50,22 +49,18 @@ class PsycopgWatch:
         own[_LOOK] = look
         if not hasattr(connection.cursor_factory, "relevo_plain") and _is_client(connection.cursor_factory):
             connection.cursor_factory = _looking(connection.cursor_factory)
-        self._threshold = prepared.prepare_threshold
-        self.note()
-        self.take_back()
+        self._choices.note()
         self._is_on = True
 
     def note(self) -> None:
-        """The attributes as they are now are those that every handler finds."""
-        self._chosen = attributes(self._connection)
+        """The connection's attributes as they are now are those that every handler finds."""
+        if self._choices is not None:
+            self._choices.note()
 
     def take_back(self) -> None:
         """How a handler chose to write and read: it holds for no other."""
-        restore(self._connection, self._chosen)
-        original = self._before.get("_adapters")
-        if original is not None:
-            vars(self._connection)["_adapters"] = copy(original)  # registering changes it in place
-        self._connection._prepared.prepare_threshold = self._threshold
+        if self._choices is not None:
+            self._choices.take_back()
 
     def holds(self) -> bool:
         return True
@@ -73,12 +68,12 @@ class PsycopgWatch:
     def lift(self) -> None:
         if self._is_on:
             self._is_on = False
-            self.take_back()
             own = vars(self._connection)
             for name in (*self._methods, "_exec_command", _LOOK):
                 own.pop(name, None)
             vars(self._connection._prepared).pop("get", None)
-            restore(self._connection, self._before)
+            assert self._choices is not None
+            self._choices.end()
 
 
 _LOOK = "relevo_look"
