@@ -7,6 +7,7 @@ driver below the transaction it was given. Its own message is handled once, or p
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -288,3 +289,30 @@ async def test_a_handler_that_goes_on_behind_its_return_stops_nobody(pg_store: S
         await settled(broker)
     assert effects(pg_store) == [0, 1, 2, 3]
     await asyncio.gather(*KEPT)
+
+
+@pytest.mark.parametrize("kind", [sqlite3.Connection, Session], ids=named)
+async def test_a_handler_that_changes_the_folder_loses_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    """The database's path is relative, as by default, and new connections are opened afterwards."""
+    made = sqlite_store(tmp_path / "app.db")
+    make_effects(made)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    consumer = Consumer("billing", ["shop.order"], retry=Backoff(attempts=1), batch=1)
+
+    def handle(event: Event[OrderPlaced], tx: Any) -> None:
+        insert(tx, event.data.order_id)
+        os.chdir(tmp_path / "elsewhere")
+        if event.data.order_id == BAD:
+            raise ValueError("and its connection is not used again")
+
+    handle.__annotations__["tx"] = kind
+    consumer.on(OrderPlaced)(handle)
+    broker = FakeBroker()
+    broker.append(*(order(number, f"k{number}") for number in range(COUNT)))
+    async with running(consumer, Store("sqlite:///app.db"), broker):
+        await settled(broker)
+    assert sorted(effects(made)) == [number for number in range(COUNT) if number != BAD]
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -32,11 +32,12 @@ class SqliteDatabase:
     dialect: Dialect = "sqlite"
 
     def __init__(self, settings: DatabaseSettings) -> None:
-        self._path = sqlite_path(settings.url)
+        path = sqlite_path(settings.url)
+        self._path = path.absolute()  # a handler may go to another folder
         self._catalog = Catalog("sqlite", settings.schema, settings.prefix)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="relevo-sqlite")
         self._connection: sqlite3.Connection | None = None
-        self.url = f"sqlite:///{self._path}"
+        self.url = f"sqlite:///{path}"
 
     async def run(
         self,

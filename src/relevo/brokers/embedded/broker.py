@@ -25,10 +25,11 @@ class EmbeddedBroker:
     ``embedded:///absolute.db``. The file is made when it is first used; its folder must be there."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        self._path = path_of(url)
+        path = path_of(url)
+        self._path = path.absolute()  # a handler may go to another folder
         self._options = parse(options)
         self.capabilities = msgspec.structs.replace(CAPABILITIES, message_bytes_max=self._options.message_bytes_max)
-        self.url = f"embedded:{self._path}"
+        self.url = f"embedded:{path}"
 
     def __repr__(self) -> str:
         return f"EmbeddedBroker({self.url!r})"

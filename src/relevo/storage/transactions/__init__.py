@@ -154,7 +154,7 @@ def _opened(kind: Kind, settings: DatabaseSettings) -> Transactions:
             from relevo.clients.sqlite import connect, sqlite_path
             from relevo.storage.transactions.sqlite import SqliteTransactions
 
-            path = sqlite_path(settings.url)
+            path = sqlite_path(settings.url).absolute()
             return SqliteTransactions(own(lambda: connect(path)), is_async=kind.is_async)
     return _own_engine(kind, settings)
 
