@@ -20,6 +20,10 @@ EXEMPT: Final = -(10**9)
 """As ``looks``: the connection is used for something that has no bound."""
 
 
+def _over() -> None:
+    """Nobody uses it."""
+
+
 class Watched:
     """A connection in use. Its user sets ``looks`` to 0 before each round trip; ``overdue``: it was ended."""
 
@@ -60,6 +64,7 @@ class Watch:
 
     def back(self, watched: Watched) -> None:
         self._watched.discard(watched)
+        watched.end = _over  # it leads back to its owner, which has it: a cycle that the collector would have to find
 
     def end_all(self) -> None:
         """End all that are in use: their users were cancelled and have not come back."""
