@@ -72,10 +72,11 @@ def run(arguments: list[str]) -> int:
             echo(err=True)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `relevo status | head`: nobody reads on, and that is fine
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_FAILED
     except Exception as error:  # noqa: BLE001  the last resort, for errors that nobody expected
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            _drop_output()
             where = f" ({error.filename})" if error.filename else ""
             told = (
                 f"{error.strerror}: output or a file cannot be written{where}. What the command did before stays done"
@@ -84,6 +85,11 @@ def run(arguments: list[str]) -> int:
         name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         first_line = str(error).partition("\n")[0]
         return _fail(f"unexpected {name}: {first_line}. Run again with --debug to see where", EXIT_FAILED, arguments)
+
+
+def _drop_output() -> None:
+    """What is buffered would be written at the exit, and fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def debug_wanted() -> bool:
