@@ -259,7 +259,7 @@ async def test_a_topic_that_is_made_anew_under_a_consumer(kafka_url: str, caplog
     publisher = await broker.publisher(source=SOURCE)
     member: Any = await broker.subscribe(group, [topic])
     try:
-        assert await publisher.publish([make_message(topic, key=b"k") for _ in range(200)]) == {}
+        await published(publisher, [make_message(topic, key=b"k") for _ in range(200)])
         old = await take(member, 200)
         await member.settle(old[:150])
         await member.flush()
