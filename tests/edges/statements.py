@@ -11,7 +11,7 @@ from tests.support.statement_ways import BYTES_MAX
 _ALL = """
     destinations.forget duty.done duty.leave duty.leave_one duty.lock duty.take held.add_key held.among
     held.append held.lock_key held.lock_key_soon held.next_due held.renew
-    inbox.find inbox.insert_soon inbox.insert_many inbox.together
+    inbox.find inbox.insert_live inbox.insert_soon inbox.insert_many inbox.together
     inbox.undo journal.purge journal.remove journal.take lanes.acquire lanes.count lanes.release lanes.renew
     letters.add letters.page letters.sent letters.waiting meta.read meta.system_id moving.stands pause.all
     performing.claim performing.expire performing.finish performing.sent process.forget_dead process.leave
@@ -165,7 +165,7 @@ PARKS = ("held.advance", "held.remove_message")
 write elsewhere is due to what the handler did, and parks the message as its policy says."""
 CONFLICTS = {"40001", "40P01", "55P03"}
 """Of a transaction that met another one: it runs again, and the process stays ready."""
-MEETS = ("held.lock_key_soon", "inbox.bound_idle", "inbox.insert_soon")
+MEETS = ("held.lock_key_soon", "inbox.bound_idle", "inbox.insert_live", "inbox.insert_soon")
 """Executed before the handler, where processes meet; what conflicts again and again is counted, and parks."""
 HIDDEN = ("partition.prove",)
 """Executed once in the life of a table, when its first partition is cut, so a world cannot have it fail again."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -34,7 +35,7 @@ from tests.support.consumers import (
 from tests.support.events import OrderPlaced
 from tests.support.fake_subscription import FakeBroker
 from tests.support.relays import Store
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, eventually_sync
 
 LONG_S = 3600.0
 SHORT_S = 0.05
@@ -206,7 +207,7 @@ async def test_the_handler_s_statements_keep_the_application_s_bounds(
 
 def test_the_bounds_hold_with_and_without_a_row(pg_store: Store) -> None:
     """``held.lock_key_soon`` bounds the statement after it, whether or not the key is held; ``inbox.insert_soon`` gives
-    the lock time-out back."""
+    the lock time-out back. ``inbox.insert_live`` is both."""
     from relevo.catalog import Catalog
     from relevo.storage.handles import handle_for
     from relevo.storage.inboxing import Bounds
@@ -231,6 +232,49 @@ def test_the_bounds_hold_with_and_without_a_row(pg_store: Store) -> None:
             connection.commit()
             assert connection.execute(SHOW).fetchone() == ("3s", "0")
             connection.commit()
+            live = {**params, "event_id": str(uuid4())}
+            assert len(handle.execute(catalog.text("inbox.insert_live"), live)) == (key == b"live")
+            assert connection.execute(SHOW).fetchone() == ("3s" if key == b"live" else "123ms", "45s")
+            assert handle.execute(catalog.text("inbox.insert_live"), live) == [], "held, or there already"
+            connection.commit()
+            assert connection.execute(SHOW).fetchone() == ("3s", "0")
+            connection.commit()
+
+
+def test_one_statement_finds_a_key_held_and_live(pg_store: Store) -> None:
+    """``inbox.insert_live`` waits for who has the key's row, within its bounds, and sees what became of it."""
+    from relevo.catalog import Catalog
+    from relevo.clients.sqlstate import sqlstates
+    from relevo.storage.handles import handle_for
+    from relevo.storage.inboxing import Bounds
+
+    text = Catalog("postgresql", None, "relevo_").text("inbox.insert_live")
+    pg_store.do(
+        "insert into relevo_held_key (side, consumer, topic, key, bucket, state, reason) "
+        "values ('consumer', 'billing', 't', 'k', 1, 'parked', 'r')"
+    )
+    id = holding.KeyId("consumer", "billing", "t", b"k")
+
+    def inserted(bounds: Bounds) -> int:
+        with contextlib.closing(pg_store.connect()) as connection:
+            params = {**id.params(), "event_id": str(uuid4()), **bounds.params()}
+            found = handle_for(connection).execute(text, params)
+            connection.commit()
+            return len(found)
+
+    with contextlib.closing(pg_store.connect()) as other, ThreadPoolExecutor() as threads:
+        for end, expected in ((other.rollback, 0), (other.commit, 1)):
+            other.execute("delete from relevo_held_key")
+            with pytest.raises(Exception) as failed:
+                inserted(Bounds(100))
+            assert "55P03" in sqlstates(failed.value)
+            waits = threads.submit(inserted, Bounds(60_000))
+            eventually_sync(lambda: pg_store.query(WAITING), what="somebody waits for the lock")
+            end()
+            assert waits.result(30) == expected
+
+
+WAITING = "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 # -- what runs in another process just now

@@ -73,7 +73,7 @@ async def test_each_statement_in_every_way(
 
 
 LASTS = {
-    "log": ("log.page", "lanes.renew", "purge.now", "journal.take", "inbox.insert_soon", "held.first", "letters.page"),
+    "log": ("log.page", "lanes.renew", "purge.now", "journal.take", "inbox.insert_live", "held.first", "letters.page"),
     "groups": ("groups.renew", "groups.save"),
     "kept": ("performing.release",),
 }

@@ -173,6 +173,7 @@ WAYS: dict[str, Any] = {
     **dict.fromkeys(("mark.hold", "wal.hold", "wal.hold_keys", "wal.lock_keys"), refused),
     "letters.refused": refused,
     **dict.fromkeys(("destinations.pause", "destinations.resume"), broker_away),
+    "held.lock_key_soon": messages("queue"),
     "held.put_back": messages("again"),
     "held.later": messages("elsewhere"),
     "journal.count": messages("again", "elsewhere"),

@@ -2,7 +2,8 @@
 
 The steps for a message from the broker: the key's state under its lock; held → queue the message behind it and be done.
 Live → the inbox row first, so that a twin collides before any effect and without aborting anybody's transaction; then
-the handler; then commit. For the head of a held key's queue: inbox row, handler, and the removal of the copy by id.
+the handler; then commit. Nearly every key is live, so one statement asks and writes the row. For the head of a held
+key's queue: inbox row, handler, and the removal of the copy by id.
 """
 
 from __future__ import annotations
@@ -99,12 +100,14 @@ class Progress:
 
 def first_run(consumer: str, key: KeyId, message: Message, at: tuple[str, int | None], bounds: Bounds) -> Steps[Done]:
     """A message from the broker, whose key is believed live; the key's row says so. ``at``: shard, position."""
-    behind = yield from holding.queued_behind(key, message, *at, bounds)
-    if behind is not None:
-        return "duplicate" if behind == "done" else "behind"
-    xid = yield from inboxing.insert_soon(consumer, message.event_id, bounds)
-    if not xid:
-        return "duplicate"
+    xid = yield from holding.insert_live(key, message, bounds)
+    if not xid:  # the key is held, or the message a duplicate
+        behind = yield from holding.queued_behind(key, message, *at, bounds)
+        if behind is not None:
+            return "duplicate" if behind == "done" else "behind"
+        xid = yield from inboxing.insert_soon(consumer, message.event_id, bounds)  # the key may be live by now
+        if not xid:
+            return "duplicate"
     yield Call(xid)
     return "handled"
 

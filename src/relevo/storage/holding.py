@@ -93,6 +93,13 @@ class Lost:
     """The claim is gone: somebody else drains the key, or it is live."""
 
 
+def insert_live(id: KeyId, message: Message, bounds: Bounds) -> Script[str | None]:
+    """Write the inbox row of a message whose key is live, in one round trip; returns as ``inboxing.insert_soon``.
+    ``None`` also where the key is held: ``queued_behind`` tells the two apart."""
+    rows = yield Statement("inbox.insert_live", {**id.params(), "event_id": str(message.event_id), **bounds.params()})
+    return str(rows[0][0]) if rows else None
+
+
 def queued_behind(id: KeyId, message: Message, shard: str, position: int | None, bounds: Bounds) -> Script[Held | None]:
     """If the key is held, queue the message behind it under the key's lock: ``"behind"``, or ``"done"`` when the inbox
     knows it. ``None``: the key is live, and nothing was written.

@@ -56,11 +56,7 @@ def committing(xid: str | None) -> str:
     is not, and the COMMIT behind it is not executed. One text and one round trip."""
     if xid is None:
         return "commit"
-    low = int(xid) % 2**32
-    return (
-        "select 1 / (case when cast(cast(pg_current_xact_id_if_assigned() as text) as bigint) % 4294967296 = "
-        f"{low} then 1 else 0 end); commit"
-    )
+    return f"select 1 / cast(pg_current_xact_id() = '{int(xid)}' as integer); commit"
 
 
 DIVISION_BY_ZERO = "22012"

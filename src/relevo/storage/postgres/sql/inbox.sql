@@ -22,6 +22,28 @@ from (select set_config('relevo.lock_timeout', coalesce(nullif(current_setting('
 on conflict (consumer, event_id, generation) do nothing
 returning cast(pg_current_xact_id() as text), set_config('lock_timeout', current_setting('relevo.lock_timeout'), true);
 
+-- name: inbox.insert_live
+-- `held.lock_key_soon` and `inbox.insert_soon` in one: no row either where the key is held. Its row is locked then.
+with bound as materialized (
+  select set_config('relevo.lock_timeout', coalesce(nullif(current_setting('relevo.lock_timeout', true), ''),
+                                                    current_setting('lock_timeout')), true),
+         set_config('lock_timeout', cast(:lock_ms as text), true) as lock_ms,
+         set_config('idle_in_transaction_session_timeout',
+                    case current_setting('idle_in_transaction_session_timeout') when '0' then cast(:idle_ms as text)
+                    else current_setting('idle_in_transaction_session_timeout') end, true)
+)
+insert into {inbox} (consumer, event_id, generation, outcome)
+select cast(:consumer as text), cast(:event_id as uuid), 0, 'done' from bound
+where not exists (
+  select from {held_key}
+  where (select lock_ms from bound) is not null
+    and side = cast(:side as text) and consumer = cast(:consumer as text) and topic = cast(:topic as text)
+    and key = cast(:key as bytea)
+  for update
+)
+on conflict (consumer, event_id, generation) do nothing
+returning cast(pg_current_xact_id() as text), set_config('lock_timeout', current_setting('relevo.lock_timeout'), true);
+
 -- name: inbox.find
 select outcome from {inbox}
 where consumer = cast(:consumer as text) and event_id = cast(cast(:event_id as text) as uuid)

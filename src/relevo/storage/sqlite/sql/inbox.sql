@@ -13,6 +13,16 @@ values (:consumer, :event_id, :generation, 'done')
 on conflict (consumer, event_id, generation) do nothing
 returning 1;
 
+-- name: inbox.insert_live
+-- No row either where the key is held.
+insert into {inbox} (consumer, event_id, generation, outcome)
+select :consumer, :event_id, 0, 'done'
+where not exists (
+  select 1 from {held_key} where side = :side and consumer = :consumer and topic = :topic and key = :key
+)
+on conflict (consumer, event_id, generation) do nothing
+returning 1;
+
 -- name: inbox.find
 select outcome from {inbox}
 where consumer = :consumer and event_id = :event_id and generation = :generation;
