@@ -84,6 +84,11 @@ def reads_as_text(tx: Any) -> None:
     tx.adapters.register_loader("int4", TextLoader)
 
 
+def reads_as_text_from_now_on(tx: Any) -> None:
+    reads_as_text(tx)
+    tx.execute("select 1")  # psycopg forgets that its map of adapters was changed when a cursor copies it
+
+
 def below(tx: Session) -> Any:
     return tx.connection().connection.driver_connection
 
@@ -110,6 +115,7 @@ PSYCOPG: dict[str, Deed] = {
     "rows as dicts": lambda tx: setattr(tx, "row_factory", dict_row),
     "another cursor class": lambda tx: setattr(tx, "cursor_factory", psycopg.RawCursor),
     "a loader": reads_as_text,
+    "a loader, and a statement": reads_as_text_from_now_on,
     "an open pipeline": lambda tx: enter(tx.pipeline()),
     "a result half read": half_read,
     "half a COPY": half_copied,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from relevo.codec import decode
+from relevo.codec import codec_of
 from relevo.consumer.headers import headers_of
 from relevo.errors import ConfigError
 from relevo.message import JSON, Message
@@ -64,7 +64,7 @@ class Handler:
         """The decoded payload. Raises ``UndecodableError`` with the path, also for what is not JSON."""
         if self.data_type is None:
             return msgspec.structs.replace(message, headers=headers_of(message.headers))
-        return decode(message.payload, self.data_type)
+        return codec_of(self.data_type).decode(message.payload)
 
 
 def read(

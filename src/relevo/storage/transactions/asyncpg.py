@@ -27,9 +27,8 @@ from relevo.storage.transactions.base import (
     wrong_kind,
 )
 from relevo.storage.transactions.lending import Lender, own, resolved
-from relevo.storage.transactions.severing import exhausted, keep_alive, sever
+from relevo.storage.transactions.severing import OnConnection, keep_alive
 from relevo.storage.transactions.status import still_open
-from relevo.storage.transactions.waiting import waits
 from relevo.storage.transactions.watching import AsyncpgWatch, Watch
 
 if TYPE_CHECKING:
@@ -83,14 +82,13 @@ async def _end(connection: Connection[Any]) -> None:
         await connection.close(timeout=CLEANUP_S)
 
 
-class AsyncpgUnit:
+class AsyncpgUnit(OnConnection):
     def __init__(self, lender: Lender, many: bool = False) -> None:
         self._lender = lender
         self._watch = Watch(many=many)
         self._on: AsyncpgWatch | None = None
         self._connection: Connection[Any] | None = None
         self._handle: CallerHandle | None = None
-        self._distrusted = False
 
     async def begin(self) -> None:
         connection = await resolved(self._lender.acquire())
@@ -171,18 +169,6 @@ class AsyncpgUnit:
             await resolved(
                 self._lender.release(connection, self._distrusted or connection.is_closed() or self._watch.lasts)
             )
-
-    def distrust(self) -> None:
-        self._distrusted = True
-
-    def sever(self) -> bool:
-        return sever(self._connection)
-
-    def waits_for_pool(self) -> bool:
-        return self._connection is None and exhausted(self._lender.source)
-
-    def waits(self, quiet_s: float) -> bool:
-        return waits(self._connection, quiet_s)
 
     @property
     def broken(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from relevo.storage.transactions.base import PipelineError
 from relevo.storage.transactions.statements import ends_transaction
 
-__all__ = ["HELD_MAX", "check", "ends_transaction", "let_go", "pipeline_on", "unwatch", "watch"]
+__all__ = ["HELD_MAX", "check", "ends_transaction", "let_go", "pipeline_on", "watch"]
 
 HELD_MAX = 16
 """Statements that go out together."""
@@ -41,15 +41,8 @@ def let_go(connection: Any) -> None:
 
 
 def watch(connection: Any) -> None:
-    """Cursors made from now on are watched."""
+    """Cursors made from now on are watched, until ``PsycopgWatch`` gives the connection its own factory back."""
     connection.cursor_factory = _watched(connection.cursor_factory)
-
-
-def unwatch(connection: Any) -> None:
-    """As before ``watch``, which need not have been called."""
-    base = getattr(connection.cursor_factory, "relevo_base", None)
-    if base is not None:
-        connection.cursor_factory = base
 
 
 def check(connection: Any) -> None:
@@ -103,8 +96,6 @@ def _held(asynchronous: bool) -> Any:
 @cache
 def _watched(base: Any) -> Any:
     class Watched(base):  # type: ignore[misc]
-        relevo_base = base
-
         def _execute_gen(self, query: Any, *arguments: Any, **options: Any) -> Any:
             work = super()._execute_gen(query, *arguments, **options)
             hold = getattr(self._conn._pipeline, "relevo_hold", None)

@@ -129,7 +129,7 @@ class PsycopgUnit(Watched):
             with suppress(Exception):  # what failed in a pipeline is told again when it ends
                 self._leave_pipeline()
             try:
-                self._refuse_active()
+                self._refuse_half_read()
                 self._connection.rollback()
             except Exception:  # noqa: BLE001 - the connection is thrown away, and the server rolls back
                 self._connection.close()
@@ -194,7 +194,7 @@ class AsyncPsycopgUnit(Watched):
             with suppress(Exception):  # what failed in a pipeline is told again when it ends
                 await self._leave_pipeline()
             try:
-                self._refuse_active()
+                self._refuse_half_read()
                 await self._connection.rollback()
             except Exception:  # noqa: BLE001 - the connection is thrown away, and the server rolls back
                 await self._connection.close()

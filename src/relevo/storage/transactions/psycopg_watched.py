@@ -9,13 +9,12 @@ from relevo.storage.handles import CallerHandle, handle_for
 from relevo.storage.transactions import pipelining
 from relevo.storage.transactions.base import MISUSE, OPEN, unread, wrong_kind
 from relevo.storage.transactions.lending import Lender
-from relevo.storage.transactions.severing import exhausted, sever
-from relevo.storage.transactions.status import ACTIVE, still_open
-from relevo.storage.transactions.waiting import waits
+from relevo.storage.transactions.severing import OnConnection
+from relevo.storage.transactions.status import half_read, still_open
 from relevo.storage.transactions.watching import PsycopgWatch, Watch
 
 
-class Watched:
+class Watched(OnConnection):
     """What the blocking and the asynchronous unit share."""
 
     def __init__(self, lender: Lender, many: bool = False) -> None:
@@ -26,7 +25,6 @@ class Watched:
         self._connection: Any = None
         self._pipeline: Any = None
         self._handle: CallerHandle | None = None
-        self._distrusted = False
 
     bypassed = False
 
@@ -37,18 +35,6 @@ class Watched:
     @property
     def broken(self) -> bool:
         return self._connection is not None and bool(self._connection.closed)
-
-    def distrust(self) -> None:
-        self._distrusted = True
-
-    def sever(self) -> bool:
-        return sever(self._connection)
-
-    def waits_for_pool(self) -> bool:
-        return self._connection is None and exhausted(self._lender.source)
-
-    def waits(self, quiet_s: float) -> bool:
-        return waits(self._connection, quiet_s)
 
     def _took(self, connection: Any, kind: Any) -> None:
         """Raises ``ConfigError`` for what is no connection of this ``kind``, or in use."""
@@ -85,14 +71,12 @@ class Watched:
 
     def _lift(self) -> None:
         if self._on is not None:
-            if self._many:
-                pipelining.unwatch(self._connection)
             self._on.lift()
             self._on = None
 
-    def _refuse_active(self) -> None:
-        """A COPY, or a result, that was left half read: a ROLLBACK would wait for it without end."""
-        if self._connection.pgconn.transaction_status == ACTIVE:
+    def _refuse_half_read(self) -> None:
+        """A ROLLBACK would wait without end."""
+        if half_read(self._connection):
             raise unread("half read")
 
     def _synced(self) -> None:

@@ -10,7 +10,7 @@ from relevo.storage.handles import hooks
 from relevo.storage.handles.sqlalchemy import driver_commits
 from relevo.storage.transactions.base import AUTOCOMMIT
 from relevo.storage.transactions.pinning import pin, prove
-from relevo.storage.transactions.status import ACTIVE
+from relevo.storage.transactions.status import half_read
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -79,17 +79,10 @@ def commit(connection: Connection, sessions: Sequence[Session], many: bool) -> N
         session.dispatch.after_commit(session)
 
 
-def _half_read(connection: Connection) -> bool:
-    """Whether a COPY, a result or a pipeline of psycopg's below is open."""
-    driver = connection.connection.driver_connection
-    status = getattr(getattr(driver, "pgconn", None), "transaction_status", None)
-    return status == ACTIVE or getattr(driver, "_pipeline", None) is not None
-
-
 def undo(connection: Connection, sessions: Sequence[Session], many: bool) -> None:
     """Roll back; a connection on which that fails is thrown away, and the server rolls back."""
     try:
-        if _half_read(connection):
+        if half_read(connection.connection.driver_connection):
             connection.invalidate()  # a ROLLBACK would wait for what nobody reads
         if sessions and not many:
             sessions[0].rollback()

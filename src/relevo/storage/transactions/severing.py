@@ -36,6 +36,26 @@ def sever(driver_connection: Any) -> bool:
     return True
 
 
+class OnConnection:
+    """What a unit on a driver's connection needs to be ended from outside."""
+
+    _lender: Any
+    _connection: Any
+    _distrusted = False
+
+    def distrust(self) -> None:
+        self._distrusted = True
+
+    def sever(self) -> bool:
+        return sever(self._connection)
+
+    def waits_for_pool(self) -> bool:
+        return self._connection is None and exhausted(self._lender.source)
+
+    def waits(self, quiet_s: float) -> bool:
+        return waits(self._connection, quiet_s)
+
+
 class OnEngine:
     """What a unit on a SQLAlchemy engine of either kind needs to be ended from outside."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from relevo.errors import MisuseError
 from relevo.storage.transactions.base import MISUSE, AbortedTransactionError, unread
 
-_IDLE, ACTIVE, _IN_TRANSACTION, _IN_ERROR = 0, 1, 2, 3  # libpq's PGTransactionStatusType
+_IDLE, _ACTIVE, _IN_TRANSACTION, _IN_ERROR = 0, 1, 2, 3  # libpq's PGTransactionStatusType
 
 
 def still_open(driver_connection: Any) -> bool | None:
@@ -25,7 +25,7 @@ def still_open(driver_connection: Any) -> bool | None:
             raise MisuseError(MISUSE)
         if getattr(driver_connection, "_pipeline", None) is not None:
             raise unread("pipeline()")
-        if status == ACTIVE:
+        if status == _ACTIVE:
             raise unread("its result, or its COPY, is not read to the end")
         return bool(status == _IN_TRANSACTION)
     in_transaction = getattr(driver_connection, "in_transaction", None)
@@ -37,3 +37,12 @@ def still_open(driver_connection: Any) -> bool | None:
     if callable(asks) and not asks():  # asyncpg
         raise MisuseError(MISUSE)
     return None
+
+
+def half_read(driver_connection: Any) -> bool:
+    """Whether a COPY, a result or a pipeline of psycopg's is open: whoever sends a statement waits for its end first.
+    False for other drivers."""
+    pgconn = getattr(driver_connection, "pgconn", None)
+    if pgconn is None:
+        return False
+    return pgconn.transaction_status == _ACTIVE or driver_connection._pipeline is not None

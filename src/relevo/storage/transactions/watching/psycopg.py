@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from relevo.storage.transactions.statements import what_it_does
 from relevo.storage.transactions.watching.choices import Choices
-from relevo.storage.transactions.watching.watch import Watch
+from relevo.storage.transactions.watching.watch import NOTHING, Watch
 
 METHODS = ("commit", "rollback", "close")
 
@@ -18,12 +19,12 @@ class PsycopgWatch:
         self.watch = watch
         self._connection = connection
         self._methods = methods
-        self._is_on = False
         self._choices: Choices | None = None
+        """While it is on."""
 
     def put_on(self) -> None:
-        connection, look = self._connection, self.watch.look
-        self._choices = Choices(connection)
+        connection, look, judge = self._connection, self.watch.look, self.watch.judge
+        choices = Choices(connection)
         own, prepared = vars(connection), connection._prepared
         kind: Any = type(connection)
         replacement = self.watch.arefuse if _is_async(kind) else self.watch.refuse
@@ -33,7 +34,9 @@ class PsycopgWatch:
         may_begin = not connection.pgconn.transaction_status  # nothing was sent yet: the driver begins by itself, once
 
         def watched_get(query: Any, prepare: bool | None = None) -> Any:
-            look(query.query)
+            does = what_it_does(query.query)
+            if does is not NOTHING:
+                judge(does, query.query)
             return get(query, prepare)
 
         def watched_command(command: Any, *arguments: Any, **options: Any) -> Any:
@@ -49,8 +52,8 @@ class PsycopgWatch:
         own[_LOOK] = look
         if not hasattr(connection.cursor_factory, "relevo_plain") and _is_client(connection.cursor_factory):
             connection.cursor_factory = _looking(connection.cursor_factory)
-        self._choices.note()
-        self._is_on = True
+        choices.note()
+        self._choices = choices
 
     def note(self) -> None:
         """The connection's attributes as they are now are those that every handler finds."""
@@ -66,14 +69,13 @@ class PsycopgWatch:
         return True
 
     def lift(self) -> None:
-        if self._is_on:
-            self._is_on = False
+        choices, self._choices = self._choices, None
+        if choices is not None:
             own = vars(self._connection)
             for name in (*self._methods, "_exec_command", _LOOK):
                 own.pop(name, None)
             vars(self._connection._prepared).pop("get", None)
-            assert self._choices is not None
-            self._choices.end()
+            choices.end()
 
 
 _LOOK = "relevo_look"

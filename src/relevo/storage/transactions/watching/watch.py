@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from relevo.errors import MisuseError
 from relevo.storage.transactions.base import MISUSE, StateError
@@ -26,10 +26,10 @@ class Watch:
     def look(self, query: str | bytes) -> None:
         """Raise for what may not be sent: ``MisuseError``, or ``StateError`` for a handler that has to run alone."""
         does = what_it_does(query)
-        if does:
-            self._judge(does, query)
+        if does is not NOTHING:
+            self.judge(does, query)
 
-    def _judge(self, does: Does, query: str | bytes) -> None:
+    def judge(self, does: Does, query: str | bytes) -> None:
         if does & Does.LASTS:
             self.lasts = True
         if does & Does.ENDS:
@@ -64,6 +64,8 @@ class Watch:
             raise StateError
 
 
+NOTHING: Final = Does.NOTHING
+"""Compared by identity, for every statement: asking a flag whether it is set is a call."""
 _ROLLBACKS = ("ROLLBACK", "ROLLBACK;", b"ROLLBACK")  # as the drivers write it
 
 
