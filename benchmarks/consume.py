@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import cProfile
+import gc
 import json
 import logging
 import os
@@ -229,6 +230,7 @@ async def child(kind: str, where: str, url: str, topic: str, events: int, sync: 
     if where == "kafka":
         settings.broker.url = os.environ["RELEVO_TEST_KAFKA_URL"]
     broker: Any = broker_for(settings.broker.url, {}) if where == "kafka" else Loaded(messages(topic, events))
+    gc.freeze()  # a consumer does not have its messages in memory beforehand, for the collector to look through
     done = asyncio.Event()
     counted = Counted(broker, events, done)
     runner = ConsumerRunner(build(kind, topic, sync), settings, broker=counted)  # type: ignore[arg-type]
