@@ -69,27 +69,21 @@ def raising(code: int) -> Fault:
 
     @contextlib.contextmanager
     def fault(databases: list[SqliteDatabase], path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        on, usual = threading.Event(), SqliteDatabase._execute
+        on = threading.Event()
         on.set()
 
-        def execute(database: SqliteDatabase, connection: Any, statement: Any) -> Any:
-            if on.is_set():
-                error = sqlite3.OperationalError("injected")
-                error.sqlite_errorcode = code
-                raise error
-            return usual(database, connection, statement)
+        def failing(usual: Callable[..., Any]) -> Callable[..., Any]:
+            def execute(*arguments: Any) -> Any:
+                if on.is_set():
+                    error = sqlite3.OperationalError("injected")
+                    error.sqlite_errorcode = code
+                    raise error
+                return usual(*arguments)
 
-        in_handlers = SqliteUnit.execute
+            return execute
 
-        def execute_there(unit: SqliteUnit, sql: str, params: Any) -> Any:
-            if on.is_set():
-                error = sqlite3.OperationalError("injected")
-                error.sqlite_errorcode = code
-                raise error
-            return in_handlers(unit, sql, params)
-
-        patch.setattr(SqliteDatabase, "_execute", execute)
-        patch.setattr(SqliteUnit, "execute", execute_there)
+        patch.setattr(SqliteDatabase, "_execute", failing(SqliteDatabase._execute))
+        patch.setattr(SqliteUnit, "execute", failing(SqliteUnit.execute))
         yield
         on.clear()
 

@@ -89,7 +89,7 @@ class KeyLife(RuleBasedStateMachine):
     def drop_one(self, data: st.DataObject, outcome: Any) -> None:
         index = data.draw(st.integers(0, len(self.waiting) - 1))
         queued = self.queue()[index]
-        done = self.scripts.run(parking.drop(self.id, queued.held_seq, outcome, then_free=outcome == "skipped"))
+        done = self.scripts.run(parking.drop(self.id, queued, outcome, then_free=outcome == "skipped"))
         assert isinstance(done, Acted) and done.messages == 1
         self.given_up.add(self.waiting.pop(index))
         if outcome == "skipped" and index == 0:

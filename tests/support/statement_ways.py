@@ -18,6 +18,7 @@ from relevo.ops import parked
 from relevo.settings import DatabaseSettings
 from relevo.sources.wal.connecting import connected
 from relevo.storage.parking import Selection
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.support.statement_faults import World
@@ -32,7 +33,6 @@ OPERATOR = parked.Operator("t", "t")
 async def refused(world: World) -> None:
     """The broker takes one message of a key not for its size, and one dead letter, which is larger than its message."""
     world.traffic("huge", "letter")
-    await asyncio.sleep(0.2)
     await tidy(world)
 
 
@@ -95,18 +95,18 @@ async def commits_lost(world: World) -> None:
     world.traffic(*["plain"] * 6)
 
 
-async def left_draining(world: World) -> None:
-    """A stop in the middle of a key's queue."""
-    world.traffic("queue")
-    await asyncio.sleep(0.8)
+async def _stopped_when(world: World, hows: tuple[str, ...], sql: str) -> None:
+    """A stop once ``sql`` finds something of the traffic."""
+    world.traffic(*hows)
+    with contextlib.suppress(AssertionError):  # it was over too soon
+        await eventually(lambda: world.query(sql), what=sql, timeout_s=5.0)
     await world.restart()
 
 
-async def left_in_queue(world: World) -> None:
-    """A stop while messages wait for their turn."""
-    world.traffic(*["slow", "plain"] * 6)
-    await asyncio.sleep(0.5)
-    await world.restart()
+left_draining: Way = partial(
+    _stopped_when, hows=("queue",), sql="select 1 from relevo_held_key where state = 'draining'"
+)
+left_in_queue: Way = partial(_stopped_when, hows=("slow", "plain") * 6, sql="select 1 from relevo_journal offset 3")
 
 
 async def sliced(world: World) -> None:
@@ -157,11 +157,10 @@ async def new_group(world: World) -> None:
 
 
 def messages(*hows: str) -> Way:
-    return partial(_send, hows=hows)
+    async def send(world: World) -> None:
+        world.traffic(*hows)
 
-
-async def _send(world: World, hows: tuple[str, ...]) -> None:
-    world.traffic(*hows)
+    return send
 
 
 REFUSED = ("due", "heads", "key", "lock", "remove", "rest", "settle")

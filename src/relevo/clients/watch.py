@@ -21,7 +21,7 @@ EXEMPT: Final = -(10**9)
 
 
 def _over() -> None:
-    """Nobody uses it."""
+    """The end of a connection that is given back: there is nothing to end."""
 
 
 class Watched:

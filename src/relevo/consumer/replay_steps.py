@@ -16,8 +16,9 @@ BOUNDS: Final = Bounds()
 
 
 def repaired(consumer: str, key: KeyId, message: Message, generation: int) -> Steps[Done]:
-    """The handler despite the inbox row, once in this ``generation`` (0, of a replay that was begun before repairs had
-    one: again). What an operator skipped or discarded stays so, and what still waits in its key's queue stays there."""
+    """Run the handler although the inbox knows the message, once in this ``generation``. Generation 0 is that of a
+    replay begun by a version without generations for repairs: the handler runs each time. A message that an operator
+    skipped or discarded is left out, and so is one that still waits in its key's queue."""
     held = yield Statement("held.lock_key_soon", {**key.params(), **BOUNDS.params()})
     found = yield from inboxing.find(consumer, message.event_id)
     if found in ("skipped", "discarded"):

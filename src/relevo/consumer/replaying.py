@@ -31,7 +31,6 @@ from relevo.decide import Again, HandBack, LookUp, Park, Pause, Settle, Skip, Wa
 from relevo.errors import LostOwnershipError, StillRunningError, UnreachableError
 from relevo.message import Message
 from relevo.outcome import Accepted, Ambiguous, Conflict, Failed
-from relevo.policy import PROBE_BACKOFF
 from relevo.ports.broker import Delivery
 from relevo.ports.database import Database
 from relevo.runtime.patience import Patience
@@ -211,7 +210,7 @@ class Replayer:
 
     async def _message(self, key: KeyId, handler: Handler, message: Message) -> Result | Failure:
         """Until it ran, is known to need no run, or has failed as often as its handler's policy allows."""
-        attempt, conflicts, outages, losses = 1, 0, 0, Losses()
+        attempt, conflicts, losses = 1, 0, Losses()
         while True:
             outcome = await self._runs.once(handler, message, self._steps(key, message), attempt, replayed=True)
             if isinstance(outcome, Ambiguous):
@@ -244,9 +243,7 @@ class Replayer:
                     away = UnreachableError(reason)
                     if self._stopping():
                         raise away
-                    self._outage.failed(away)
-                    outages += 1
-                    await asyncio.sleep(PROBE_BACKOFF.delay_s(outages))
+                    await asyncio.sleep(self._outage.failed(away))
 
     def _steps(self, key: KeyId, message: Message) -> Steps[Done]:
         if self._mode == "repair":

@@ -1,8 +1,8 @@
 """Whether a connection is used again after what went wrong on it.
 
-What a handler leaves on a connection (a temporary table, a lock of the session's, a function, a result half read) may
-be why the next handler fails, or a statement of Relevo's, and then each one after it. So whatever failed is tried again
-on another connection. A conflict is nobody's fault and comes often.
+What a handler leaves on a connection (a temporary table, a lock of the session's, a function, a result half read) can
+make the next handler fail, or a statement of Relevo's, and then each one after it. So Relevo tries what failed again on
+another connection. Conflicts are the exception: another transaction causes them, and they come often.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from relevo.clients.sqlstate import extended_sqlite_codes, sqlite_codes, sqlstat
 from relevo.consumer.verdicts import Reject, Retry
 from relevo.errors import MisuseError, RelevoError
 
+# With lock time-outs and cancelled statements. Those ``runtime.classify`` counts as failures of the handler, but
+# a fresh connection helps against none of them.
 _CONFLICTS: Final = ("40001", "40P01", "55P03", "57014")
 _SQLITE_CONFLICTS: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -93,11 +92,11 @@ class EffectRunner:
         database = self._given or database_for(
             self._settings.database, answer_s=answer_s(self._settings.consumer.lease_s)
         )
-        self._recorder = Recorder(database)
+        self._recorder = recorder = Recorder(database)
         self._tasks_beside.keep("following a stop", partial(self._woken_by, stop), may_end=stop.is_set)
         try:
             await stoppable(
-                *(self._all_turns(database, stop, on_ready), stop),
+                *(self._all_turns(recorder, stop, on_ready), stop),
                 begun=lambda: self.began,
                 finish_s=CLEANUP_S,
                 leave_s=MOMENT_S,
@@ -156,20 +155,18 @@ class EffectRunner:
             ages=self._vitals.ages(),
         )
 
-    async def _all_turns(self, database: Database, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
-        while not await self._turns(database, stop, on_ready):
+    async def _all_turns(self, recorder: Recorder, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
+        while not await self._turns(recorder, stop, on_ready):
             pass
 
-    async def _turns(self, database: Database, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> bool:
+    async def _turns(self, recorder: Recorder, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> bool:
         """Until ``stop``, or an error, which is waited out: then false. Mistakes found at the start are raised."""
-        recorder = self._recorder
-        assert recorder is not None
         try:
             if not self.began:
                 self.pulse.begin("claim")
-                await ensure_ready(database, self._settings)
+                await ensure_ready(recorder.database, self._settings)
             while not stop.is_set():
-                busy = await self._turn(database)
+                busy = await self._turn(recorder)
                 self._patience.worked()
                 self._patience.trouble.end()
                 self.pulse.beat("claim")
@@ -179,10 +176,6 @@ class EffectRunner:
                         on_ready()
                 if not busy:
                     await self._wake.wait(self._settings.effects.poll_s)
-                if wait_s := recorder.begin_in_s():
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(wait_s):
-                            await stop.wait()
             return True
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -197,33 +190,31 @@ class EffectRunner:
             await self._wake.wait(delay_s)
         return stop.is_set()
 
-    async def _turn(self, database: Database) -> bool:
+    async def _turn(self, recorder: Recorder) -> bool:
         """Claim what is due. Whether to look again at once."""
-        for name, key in await database.run(effecting.expire(list(self.effects))):
+        for name, key in await recorder.database.run(effecting.expire(list(self.effects))):
             log.warning("effect %s/%s: its performer was lost; the outcome is unknown", name, key)
         again = due = False
-        recorder = self._recorder
-        assert recorder is not None
         for effect in self.effects.values():
             under_way = self._under_way[effect.name]
             free = self._settings.effects.at_once - len(under_way)
             if recorder.begin_in_s():
                 due = True
             elif free > 0:
-                claimed = await self._claim(database, effect, free)
+                claimed = await self._claim(recorder, effect, free)
                 again, due = again or 0 < claimed < free, due or claimed > 0
         if not due and not self._tasks:
             recorder.nothing_begins()
         return again
 
-    async def _claim(self, database: Database, effect: Effect, limit: int) -> int:
+    async def _claim(self, recorder: Recorder, effect: Effect, limit: int) -> int:
         grace_s = self._settings.effects.grace_s
         lease_s = effect.timeout_s + grace_s
         # Read before the claim is asked for, so that this clock ends first.
         act_before = self._clock() + grace_s / 2
-        claims = await database.run(effecting.claim(effect.name, self._holder, lease_s, limit, ask=effect.asks))
-        assert self._recorder is not None
-        performer = Performer(effect, self._recorder, self._clock, lease_s=lease_s)
+        claim_some = effecting.claim(effect.name, self._holder, lease_s, limit, ask=effect.asks)
+        claims = await recorder.database.run(claim_some)
+        performer = Performer(effect, recorder, self._clock, lease_s=lease_s)
         for claim in claims:
             task = asyncio.create_task(performer.work(claim, act_before))
             self._tasks.add(task)

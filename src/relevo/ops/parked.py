@@ -21,7 +21,7 @@ from relevo.script import Script
 from relevo.storage import auditing, parking
 from relevo.storage.auditing import Act, Job
 from relevo.storage.holding import KeyId
-from relevo.storage.parking import Acted, Busy, Done, Gone, Group, HeldKey, Queued, Selection
+from relevo.storage.parking import Acted, Busy, Done, Group, HeldKey, Queued, Selection
 
 PAGE = 500
 STEP_KEYS_MAX = 50
@@ -144,11 +144,7 @@ async def drop_one(
     act = Act(action, operator.actor, operator.reason, {"event_id": event_id})
 
     def step() -> Script[Done]:
-        yield from parking.epoch(id)  # locks the key: from here on nobody edits it
-        standing = yield from parking.of_event(queued.message.event_id)
-        if all(seq != queued.held_seq for _, seq in standing):
-            return Gone()
-        done = yield from parking.drop(id, queued.held_seq, outcome, then_free=outcome == "skipped")
+        done = yield from parking.drop(id, queued, outcome, then_free=outcome == "skipped")
         if isinstance(done, Acted):
             yield from auditing.record(act, done.messages, detail={**described(id), "event_id": event_id})
         return done

@@ -177,7 +177,7 @@ def _one(letter: _Letter, discarded: bool) -> Script[str]:
             return "redriven"
         if not discarded and (yield from inboxing.find(id.consumer, message.event_id)) == "discarded":
             return "given up"
-        yield from inboxing.forget_given_up(id.consumer, message.event_id, discarded=discarded)
+        yield from inboxing.forget_given_up(id.consumer, message.event_id)
     why = Why("back from dead letters") if letter.strange is None else Why(letter.strange, "Malformed")
     fate = yield from holding.hold(
         id, message, letter.shard, letter.position, state="parked", why=why, attempts=0, delay_s=None

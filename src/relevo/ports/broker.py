@@ -82,6 +82,10 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Why the broker's own framing could not be read, if so; the bytes are in ``message.payload``."""
 
 
+Revoked = Callable[[Sequence[str]], Awaitable[None]]
+"""Awaited with the names of shards that are about to be taken away."""
+
+
 class Subscription(Protocol):
     """Messages of some topics for one named consumer. Used by one process, from one event loop.
 
@@ -114,7 +118,7 @@ class Subscription(Protocol):
     def owns(self, delivery: Delivery) -> bool:
         """Whether ``settle`` would still count for it."""
 
-    def on_revoke(self, callback: Callable[[Sequence[str]], Awaitable[None]]) -> None:
+    def on_revoke(self, callback: Revoked) -> None:
         """Call and await ``callback`` with the shards about to be taken away, before they are: finish and settle what
         is in flight there. Bounded by the broker's own rebalance time-out."""
 

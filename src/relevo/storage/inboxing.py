@@ -97,10 +97,9 @@ def idle_since(xids: Sequence[str]) -> Script[dict[str, str]]:
     return found
 
 
-def forget_given_up(consumer: str, event_id: UUID, *, discarded: bool) -> Script[None]:
-    """A message that was skipped comes back: forget that it was; ``discarded``: also of one that was discarded or
-    replaced by an edit. One that was processed stays known."""
-    yield Statement("dlq.forgotten", {"consumer": consumer, "event_id": str(event_id), "discarded": discarded})
+def forget_given_up(consumer: str, event_id: UUID) -> Script[None]:
+    """A message that was skipped or discarded comes back: forget that it was. One that was processed stays known."""
+    yield Statement("dlq.forgotten", {"consumer": consumer, "event_id": str(event_id)})
 
 
 def ready_to_write() -> Script[bool]:

@@ -73,7 +73,7 @@ class HeldKey:
     @property
     def place(self) -> dict[str, Any]:
         """Where a listing goes on after this key."""
-        return place(self.id)
+        return {**self.id.params(), "key": self.id.key.hex()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,21 +170,22 @@ def free(id: KeyId) -> Script[Done]:
 
 
 def drop(
-    id: KeyId, held_seq: int | None, outcome: Literal["skipped", "discarded"], *, then_free: bool = False
+    id: KeyId, queued: Queued | None, outcome: Literal["skipped", "discarded"], *, then_free: bool = False
 ) -> Script[Done]:
-    """Take one message (``held_seq``) or the whole queue out. On the consumer's side the inbox says so, so that a
-    redelivery does not bring it back. ``then_free``: if it was the first, the rest drains."""
+    """Take one message, if nobody edited it since it was read, or the whole queue out. On the consumer's side the inbox
+    says so, so that a redelivery does not bring it back. ``then_free``: if it was the first, the rest drains."""
     found = yield Statement("parked.lock", id.params())
     if not found:
         return Gone()
     if found[0][2]:
         return Busy()
+    if queued is not None and not (yield from _stands(queued.held_seq, queued.message.event_id)):
+        return Gone()
     first = yield Statement("parked.queue", {**id.params(), "limit": 1, "offset": 0})
+    held_seq = None if queued is None else queued.held_seq
     target = {**id.params(), "held_seq": held_seq}
     yield Statement("parked.forget", {**target, "outcome": outcome})
     dropped = yield Statement("parked.drop", target)
-    if held_seq is not None and not dropped:
-        return Gone()
     if (yield Statement("parked.live", id.params())):
         return Acted(len(dropped), live=True)
     if then_free and first and first[0][0] == held_seq:
@@ -224,8 +225,7 @@ def replace(id: KeyId, held_seq: int, new: Message, old_id: UUID) -> Script[Done
         return Gone()
     if found[0][2]:
         return Busy()
-    queued = yield Statement("parked.of_event", {"event_id": str(old_id)})
-    if held_seq not in [row[4] for row in queued]:
+    if not (yield from _stands(held_seq, old_id)):
         return Gone()
     if id.side == "consumer":
         yield from inboxing.insert(id.consumer, old_id, outcome="discarded")
@@ -242,8 +242,9 @@ def replace(id: KeyId, held_seq: int, new: Message, old_id: UUID) -> Script[Done
     return Acted(1)
 
 
-def place(id: KeyId) -> dict[str, Any]:
-    return {**id.params(), "key": id.key.hex()}
+def _stands(held_seq: int, event_id: UUID) -> Script[bool]:
+    """Whether the message is still there. An edit gives it another id."""
+    return held_seq in [row[4] for row in (yield Statement("parked.of_event", {"event_id": str(event_id)}))]
 
 
 def readable(raw: bytes) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Final
 from uuid import uuid4
@@ -15,19 +15,17 @@ from relevo.brokers.embedded import groups, topics
 from relevo.brokers.embedded.file import BrokerFile, writing
 from relevo.brokers.embedded.options import EmbeddedOptions
 from relevo.brokers.embedded.shard import Shard, take_over
+from relevo.brokers.keeping import failed, let_finish
 from relevo.brokers.rejections import unknown_topic
 from relevo.errors import ConfigError, MisuseError, RelevoError
-from relevo.ports.broker import Delivery
+from relevo.ports.broker import Delivery, Revoked
 from relevo.tasks import Kept, Tasks
-from relevo.total import name_of
 
 log = logging.getLogger("relevo.brokers.embedded")
 
 COMMIT_EVERY_S: Final = 0.25
 FETCH_BYTES_MAX: Final = 16_000_000
 """Payload bytes after which a take ends early."""
-
-Revoked = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class EmbeddedSubscription:
@@ -218,12 +216,8 @@ class EmbeddedSubscription:
                     look_at = self._loop.time() + self._options.lease_s / 3
                     await self._look()
                 self.problem = None
-            except RelevoError as error:
-                self.problem = str(error)
-                log.warning("group %s: %s. Trying again; if it lasts, others take its shards over", self._group, error)
-            except Exception as error:
-                self.problem = f"an error of Relevo or of a callback ({name_of(type(error))}), see the log"
-                log.exception("group %s: a callback or Relevo itself failed. Going on", self._group)
+            except Exception as error:  # noqa: BLE001 - logged there
+                self.problem = failed(error, self._group, "shards", log)
 
     async def _look(self) -> None:
         async with self._looking:
@@ -245,14 +239,8 @@ class EmbeddedSubscription:
         """Let the consumer finish there, within a lease, then release."""
         for shard in shards:
             shard.leaving = True
-        if self._revoked is not None:
-            try:
-                async with asyncio.timeout(self._options.lease_s / 2):
-                    await self._revoked([shard.name for shard in shards])
-            except TimeoutError:
-                log.warning("group %s: work in flight did not end in time and will be repeated elsewhere", self._group)
-            except Exception:
-                log.exception("group %s: the callback for revoked shards failed", self._group)
+        names = [shard.name for shard in shards]
+        await let_finish(self._revoked, names, self._options.lease_s, self._group, "shards", log)
         for shard in shards:
             self._shards.pop(shard.name, None)
         await self._release(shards, leave=False)

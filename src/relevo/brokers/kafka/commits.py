@@ -20,31 +20,30 @@ class Commits:
 
     def __init__(self, group: str) -> None:
         self.error: str | None = None
-        """Of the last answer."""
+        """Of the last answer; ``None``: it was a success, or there was none."""
         self.answered = asyncio.Event()
         self._group = group
         self._loop = asyncio.get_running_loop()
-        self._failing_since: float | None = None
+        self._failing_since = 0.0
         self._told = ("", 0.0)
 
     @property
     def problem(self) -> str | None:
         """Why no commit has worked for as long as an answer may take: what is settled would be delivered again."""
-        if self.error is None or self._failing_since is None or self._loop.time() - self._failing_since < ANSWER_S:
+        failing_s = self._loop.time() - self._failing_since
+        if self.error is None or failing_s < ANSWER_S:
             return None
         return (
-            f"positions have not been committed for {self._loop.time() - self._failing_since:.0f} s ({self.error}): "
+            f"positions have not been committed for {failing_s:.0f} s ({self.error}): "
             "messages that are settled would be delivered again"
         )
 
     def answer(self, error: str | None) -> None:
-        self.error = error
-        if error is None:
-            self._failing_since = None
-        else:
-            if self._failing_since is None:
+        if error is not None:
+            if self.error is None:
                 self._failing_since = self._loop.time()
             self._tell_once(error)
+        self.error = error
         self.answered.set()
 
     def _tell_once(self, error: str) -> None:

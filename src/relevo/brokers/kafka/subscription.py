@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from relevo.brokers.kafka.shard import Shard, record_size, shard_name
 from relevo.brokers.kafka.watch import Watch
 from relevo.errors import ConfigError, MisuseError, UnreachableError
 from relevo.outcome import Unavailable
-from relevo.ports.broker import Delivery
+from relevo.ports.broker import Delivery, Revoked
 from relevo.tasks import Kept, Tasks
 
 log = logging.getLogger("relevo.brokers.kafka")
@@ -29,8 +29,6 @@ FLUSH_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 15.0
 REVOKE_TIMEOUT_S: Final = 30.0
 ASK_TIMEOUT_S: Final = 2.0
-
-Revoked = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class KafkaSubscription:

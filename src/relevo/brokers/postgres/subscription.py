@@ -7,10 +7,11 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from uuid import uuid4
 
+from relevo.brokers.keeping import failed, let_finish
 from relevo.brokers.postgres.lane import Lane
 from relevo.brokers.postgres.link import Link
 from relevo.brokers.postgres.options import PostgresOptions
@@ -18,13 +19,12 @@ from relevo.brokers.postgres.pages import Pages
 from relevo.brokers.postgres.saving import Saving
 from relevo.brokers.rejections import unknown_topic
 from relevo.errors import ConfigError, MisuseError, RelevoError
-from relevo.ports.broker import Delivery
+from relevo.ports.broker import Delivery, Revoked
 from relevo.signals import subscribe
 from relevo.storage import grouping, windowing
 from relevo.storage.cursors import Cursor
 from relevo.storage.grouping import Member
 from relevo.tasks import Kept, Tasks
-from relevo.total import name_of
 
 log = logging.getLogger("relevo.brokers.postgres")
 
@@ -33,8 +33,6 @@ MOVING_S: Final = 0.2
 """Between two looks at the group while lanes are on the move."""
 LAG_MAX: Final = 10_000
 """Where counting what is behind stops, about."""
-
-Revoked = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class PostgresSubscription:
@@ -198,12 +196,8 @@ class PostgresSubscription:
                     if not self._complete:
                         look_at = min(look_at, self._loop.time() + MOVING_S)
                     self._troubles.pop(part, None)
-            except RelevoError as error:
-                self._troubles[part], name = str(error), self._member.group
-                log.warning("group %s: %s. Trying again; if it lasts, others take its lanes over", name, error)
-            except Exception as error:
-                self._troubles[part] = f"an error of Relevo or of a callback ({name_of(type(error))}), see the log"
-                log.exception("group %s: a callback or Relevo itself failed. Going on", self._member.group)
+            except Exception as error:  # noqa: BLE001 - logged there
+                self._troubles[part] = failed(error, self._member.group, "lanes", log)
 
     async def _look(self) -> None:
         async with self._looking:
@@ -249,15 +243,8 @@ class PostgresSubscription:
         for lane in lanes:
             lane.leaving = True
         self._pages.changed()
-        if self._revoked is not None:
-            try:
-                async with asyncio.timeout(self._options.lease_s / 2):
-                    await self._revoked([lane.name for lane in lanes])
-            except TimeoutError:
-                name = self._member.group
-                log.warning("group %s: work in flight did not end in time and will be repeated elsewhere", name)
-            except Exception:
-                log.exception("group %s: the callback for revoked lanes failed", self._member.group)
+        names = [lane.name for lane in lanes]
+        await let_finish(self._revoked, names, self._options.lease_s, self._member.group, "lanes", log)
         await self._give([lane for lane in lanes if self._lanes.get(lane.lane) is lane])
 
     async def _give(self, lanes: Sequence[Lane]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from relevo.brokers.rabbitmq import topology
@@ -15,7 +15,7 @@ from relevo.brokers.rabbitmq.shard import Shard, take_from
 from relevo.clients.aio_pika import close, connect, end_if_cancelled, let_go, lost, place_of, settled_down
 from relevo.errors import ConfigError, MisuseError, RelevoError, UnreachableError
 from relevo.policy import PROBE_BACKOFF
-from relevo.ports.broker import Delivery
+from relevo.ports.broker import Delivery, Revoked
 from relevo.tasks import Kept, Tasks
 
 T = TypeVar("T")
@@ -27,8 +27,6 @@ REVOKE_TIMEOUT_S: Final = 30.0
 LOOK_EVERY_S: Final = 0.1  # at a queue that will be ours and is still consumed by another member
 MISSING_EVERY_S: Final = 2.0
 """At topics that do not exist."""
-
-Revoked = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class RabbitSubscription:

@@ -117,8 +117,7 @@ set event_id = cast(:new_id as uuid), edited_from = event_id, payload = cast(:pa
 where held_seq = cast(:held_seq as bigint);
 
 -- name: dlq.forgotten
--- A message that comes back from a dead-letter topic is no longer given up. What a person discarded, or replaced by an
--- edit, stays so unless that is asked for.
+-- A message that comes back from a dead-letter topic is no longer given up.
 delete from {inbox}
 where consumer = cast(:consumer as text) and event_id = cast(:event_id as uuid) and generation = 0
-  and (outcome = 'skipped' or outcome = 'discarded' and cast(:discarded as boolean));
+  and outcome in ('skipped', 'discarded');

@@ -118,8 +118,7 @@ set event_id = :new_id, edited_from = event_id, payload = :payload,
 where held_seq = :held_seq;
 
 -- name: dlq.forgotten
--- A message that comes back from a dead-letter topic is no longer given up. What a person discarded, or replaced by an
--- edit, stays so unless that is asked for.
+-- A message that comes back from a dead-letter topic is no longer given up.
 delete from {inbox}
 where consumer = :consumer and event_id = :event_id and generation = 0
-  and (outcome = 'skipped' or outcome = 'discarded' and :discarded);
+  and outcome in ('skipped', 'discarded');
